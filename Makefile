@@ -19,8 +19,8 @@ proto: ## generate protocols/grpc/pb from proto/
 	$(PY) proto/generate.py
 
 docs: ## generate what is generated in docs/, and the schema of the chart's values
-	$(PY) -m proxy.reference
-	$(PY) -m proxy.chart_schema
+	$(PY) -m proxy.pages.reference
+	$(PY) -m proxy.pages.chart_schema
 	$(PY) tests/surface/document.py
 
 bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as BENCH="--quick --only ready" says

@@ -27,10 +27,10 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING, compile_filter
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import EVERYTHING, compile_filter
+from popgate.ids.message_id import make_message_id
 from popgate.model import Filter, FilterKind, GroupConfig, Message, MessageType, Pop, Sent, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = b"x" * 256
 CONTEXT = Context(client_id="benchmark@10.0.0.9@1", peer="10.0.0.9:40000")

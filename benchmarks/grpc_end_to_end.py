@@ -27,7 +27,7 @@ import uvloop
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter

@@ -28,11 +28,11 @@ from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.filters import compile_filter
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.testing.rocketmq import RocketMQ
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = bytes(256)
 BATCH = 32

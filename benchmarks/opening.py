@@ -28,10 +28,10 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.message_id import make_message_id
 from popgate.model import GroupConfig, Message, Pop, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = b"x" * 1024
 CONTEXT = Context(client_id="benchmark@10.0.0.9@1", peer="10.0.0.9:40000")

@@ -24,8 +24,8 @@ from brokers.port import Broker
 from brokers.traits import OrderScope, Traits
 from popgate.clock import SystemClock
 from popgate.context import Context
+from popgate.ids.receipt import Receipt
 from popgate.model import GroupConfig, Message, Permission, Queue, Route, Sent, StoredMessage
-from popgate.receipt import Receipt
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 

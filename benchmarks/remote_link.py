@@ -25,7 +25,7 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.clock import SystemClock
 from popgate.testing.peers import ScriptedPeer
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 
 BODY = bytes(100)
 FIELDS = {

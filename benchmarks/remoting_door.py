@@ -40,11 +40,11 @@ from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.remoting import Command
-from popgate.wire.routes import decode_route
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.routes import decode_route
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.batches import BatchItem, encode_batch
 from protocols.remoting.mapped.offsets import is_virtual
 
 TOPIC, GROUP = "remoting_door", "remoting_door_readers"

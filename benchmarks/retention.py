@@ -27,9 +27,9 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = bytes(range(256)) * 4
 WORKERS = 16

@@ -27,13 +27,13 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.message_id import make_message_id
 from popgate.model import GroupConfig, Message, Pop, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = b"x" * 256
 CONTEXT = Context(client_id="benchmark@10.0.0.9@1", language="JAVA", peer="10.0.0.9:40000")

@@ -50,18 +50,42 @@ SYSTEM_CALL = re.compile(
 )
 STAGES = (
     ("RocksDB", ("rocksdict",)),
-    ("protobuf", ("_message.abi3.so", "google/protobuf", "protocols/grpc/reading.py", "protocols/grpc/pb/")),
-    ("encoding answers", ("protocols/grpc/delivering.py", "protocols/grpc/packing.py:encode_sent")),
-    ("conversion", ("protocols/grpc/convert.py", "protocols/grpc/packing.py", "popgate/packed.py")),
-    ("handing to the socket", ("popgate/driving.py:_write", "http2_connections.py:_write")),
-    ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/driving.py")),
+    (
+        "protobuf",
+        (
+            "_message.abi3.so",
+            "google/protobuf",
+            "protocols/grpc/codec/request_reader.py",
+            "protocols/grpc/pb/",
+        ),
+    ),
+    (
+        "encoding answers",
+        ("protocols/grpc/codec/received_message.py", "protocols/grpc/codec/packer.py:encode_sent"),
+    ),
+    (
+        "conversion",
+        (
+            "protocols/grpc/codec/convert.py",
+            "protocols/grpc/codec/packer.py",
+            "popgate/messages/packed_messages.py",
+        ),
+    ),
+    ("handing to the socket", ("popgate/sockets/wire_driver.py:_write", "http2_connections.py:_write")),
+    ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/sockets/wire_driver.py")),
     ("running the call", ("protocols/stepping.py",)),
     ("door", ("protocols/",)),
     ("processor", ("processors/",)),
     ("metrics", ("proxy/metrics",)),
-    ("broker: link", ("brokers/channel.py", "brokers/remote/link")),
+    ("broker: link", ("brokers/channel.py", "brokers/remote/rpc/")),
     # Properties are for whoever calls: conversion, encoding and brokers do.
-    ("broker: wire", tuple(f"popgate/wire/{name}" for name in ("batches", "headers", "record", "remoting"))),
+    (
+        "broker: wire",
+        tuple(
+            f"popgate/wire/{name}"
+            for name in ("frames/headers", "frames/remoting", "messages/batches", "messages/record")
+        ),
+    ),
     ("broker", ("brokers/",)),
     # uvloop is one file of C; what is within it is libuv.
     ("event loop", ("loop.c:", ":uv_", "asyncio/", "proxy/", "popgate/__main__.py")),

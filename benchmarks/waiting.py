@@ -29,7 +29,7 @@ import grpc.aio
 import uvloop
 
 from benchmarks.beside.processes import memory_mb
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

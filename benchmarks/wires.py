@@ -17,20 +17,23 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from popgate.filters import compile_filter
-from popgate.hashing import consistent_hash
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.hashes import consistent_hash
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind
 from popgate.sql import SqlFilter
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.codes import RequestCode
-from popgate.wire.compression import compress_gzip, decompress
-from popgate.wire.fastjson import loads
-from popgate.wire.handles import parse_pop_info
-from popgate.wire.headers import Serialization
-from popgate.wire.properties import decode_properties, encode_properties, find_property, set_property
-from popgate.wire.record_reader import RecordReader
-from popgate.wire.records import (
+from popgate.wire.bodies.pop_info import parse_pop_info
+from popgate.wire.bodies.routes import decode_route
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.signature import sign
+from popgate.wire.json_syntax.fastjson import loads
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.compression import compress_gzip, decompress
+from popgate.wire.messages.properties import decode_properties, encode_properties, find_property, set_property
+from popgate.wire.messages.record_reader import RecordReader
+from popgate.wire.messages.records import (
     decode_record,
     decode_records,
     encode_record,
@@ -38,11 +41,8 @@ from popgate.wire.records import (
     place_record,
     record_properties,
 )
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.routes import decode_route
-from popgate.wire.signing import sign
-from protocols.grpc.http2.hpack import HeaderDecoder, encode_fields
-from protocols.grpc.http2.huffman import decode as decode_huffman
+from protocols.grpc.http2.hpack.decoder import HeaderDecoder, encode_fields
+from protocols.grpc.http2.hpack.huffman import decode as decode_huffman
 
 HOST = pack_host("10.0.0.1:10911")
 BODY = bytes(range(256)) * 4

@@ -15,9 +15,9 @@ from typing import Protocol
 from popgate.cluster import ClusterView
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.groups.verdict import Verdict
 from popgate.lite import LiteSync, LiteTopicState
 from popgate.model import FilterKind, Message, Pop, Reading, Sent, StoredMessage
-from popgate.verdict import Verdict
 
 
 @dataclass(slots=True, frozen=True)

@@ -15,7 +15,6 @@ from typing import cast
 from brokers.in_flight import ChannelSettings, Waiting, named
 from brokers.keepalive import keep_alive
 from popgate.clock import Clock, Timer
-from popgate.driving import WireDriver
 from popgate.errors import (
     BadRequest,
     BrokerBusy,
@@ -25,8 +24,9 @@ from popgate.errors import (
     LocalWireError,
     PeerWireError,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import VERSION, Command, RemotingWire, encode_command
+from popgate.sockets.wire_driver import WireDriver
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import VERSION, Command, RemotingWire, encode_command
 
 _WRITE_BYTES = 256 * 1024
 """About so much is handed to the transport before it is looked whether the other side still reads."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from popgate.wire.codes import PortCode, RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode, RequestCode
+from popgate.wire.frames.remoting import Command
 
 
 class ChannelSettings(Protocol):

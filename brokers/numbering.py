@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from popgate.context import Context
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.ids.queue_numbers import Numbered, QueueNumbers
 
 BROKERS: Final = ".brokers"
 """In the place of a topic, and no topic's name: for the numbers of the brokers, each as its queue 0."""

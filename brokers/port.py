@@ -22,6 +22,7 @@ from typing import TypeVar
 from brokers.traits import Traits
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import (
     Bounds,
     EndTransaction,
@@ -42,7 +43,6 @@ from popgate.model import (
     TopicConfig,
     TransactionCheck,
 )
-from popgate.packed import PackedMessages
 
 
 class Store(metaclass=ABCMeta):

@@ -15,7 +15,7 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 
 MOST_BYTES: Final = 16 * 1024
 """Of the fields of one command."""

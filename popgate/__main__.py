@@ -16,9 +16,9 @@ def main() -> None:
     if "_POPGATE_TRIAL" in os.environ:  # `proxy.config.handover.TRIAL`
         # Who asked ends it after 60 s, unless that was killed: then a file that gives nothing would keep it.
         signal.alarm(_LONGEST_TRIAL_S)
-    # `serve` has another process read its settings: see proxy/served.py.
+    # `serve` has another process read its settings: see proxy/serve_process.py.
     if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
-        import_module("proxy.served").main()
+        import_module("proxy.serve_process").main()
     else:
         import_module("proxy.cli").main()
 

@@ -18,8 +18,8 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _LONGEST_REMARK = 240
 

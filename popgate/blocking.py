@@ -29,9 +29,9 @@ from popgate.errors import (
     PeerWireError,
     shown,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.signing import sign
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.signature import sign
 
 _READ_BYTES = 256 * 1024
 _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

@@ -9,7 +9,8 @@ step are spared), `times=N` (it strikes N times at most), and what else the verb
 that a run with the same calls meets the same faults. What happened is numbered and kept.
 
 Here is the plan. The parts that make the faults happen say with `claim` which verbs and steps they
-know: `brokers/embedded/storage/faults.py` those of the store, `protocols/grpc/faults.py` those of the RPCs.
+know: `brokers/embedded/storage/faults.py` those of the store, `protocols/grpc/rpcs/faults.py` those of
+the RPCs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Reading queues by offset and sending to them, over one blocking connection.
 
 Many questions of a kind are asked at once: none waits for the answer to another. Bodies of pulls stay the
-bytes that the broker stored (`popgate/wire/records.py` has the layout). Every request names the broker that
-it means, and goes to the one endpoint of the connection. Sources: protocol facts 5.5, 5.7 and 7.8.
+bytes that the broker stored (`popgate/wire/messages/records.py` has the layout). Every request names the
+broker that it means, and goes to the one endpoint of the connection.
+Sources: protocol facts 5.5, 5.7 and 7.8.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from popgate.blocking import BlockingConnection
 from popgate.errors import Internal, PeerWireError, TopicNotFound, shown
 from popgate.model import Bounds
 from popgate.naming import is_derived_topic, is_system_topic
-from popgate.wire.batches import encode_batch
-from popgate.wire.bodies import TopicList
-from popgate.wire.codes import REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
-from popgate.wire.configs import TopicConfig
-from popgate.wire.query_reports import QueryReport
-from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from popgate.wire.remoting import Command
-from popgate.wire.routes import ClusterInfo, TopicRoute
+from popgate.wire.bodies.configs import TopicConfig
+from popgate.wire.bodies.query_reports import QueryReport
+from popgate.wire.bodies.routes import ClusterInfo, TopicRoute
+from popgate.wire.bodies.small_bodies import TopicList
+from popgate.wire.frames.codes import REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.batches import encode_batch
+from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The consumer group that every broker has from the start; who reads under it needs none of its own."""
@@ -267,7 +268,7 @@ class QueueClient:
     def start_send_batch(
         self, queue: QueuePlace, items: bytes, *, now_ms: int | None = None, once: bool = False
     ) -> int:
-        """As `start_send`, of messages that are encoded already (`popgate/wire/batches.py`)."""
+        """As `start_send`, of messages that are encoded already (`popgate/wire/messages/batches.py`)."""
         fields = {**_send_fields(queue, now_ms, once=once), "m": "true"}
         return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 

@@ -16,6 +16,7 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.kinds import Action
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import (
     EndTransaction,
     GroupConfig,
@@ -26,7 +27,6 @@ from popgate.model import (
     StoredMessage,
 )
 from popgate.naming import check_group, check_topic
-from popgate.packed import PackedMessages
 from processors.admin.lookup import MessageLookup
 from processors.admin.metadata import Metadata
 from processors.admin.query_reports import QueryReports

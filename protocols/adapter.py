@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from popgate.clock import Clock
 from popgate.faults import Faults
 from popgate.kinds import Authenticator
-from popgate.unix_sockets import parse_path
+from popgate.sockets.unix_sockets import parse_path
 from processors.messaging import MessagingProcessor
 from protocols.accepting import Listener
 from protocols.draining import Farewell

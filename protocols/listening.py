@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from popgate.errors import PeerWireError
-from popgate.servers import stop_accepting
-from popgate.unix_sockets import UnixSocket
+from popgate.sockets.servers import stop_accepting
+from popgate.sockets.unix_sockets import UnixSocket
 from protocols.accepting import Listener
 from protocols.adapter import joined
 from protocols.admission import Admission

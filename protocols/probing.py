@@ -17,9 +17,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Protocol
 
-from popgate.wire.codes import RequestCode
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import LARGEST_FRAME, Command, encode_command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from protocols.adapter import joined
 from protocols.finding import schemes
 

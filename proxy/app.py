@@ -18,8 +18,8 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
 from protocols.draining import Farewell
 from protocols.finding import command_handler
-from proxy.admin.opening import admin_listen, open_admin
-from proxy.admin.server import AdminServer
+from proxy.admin.open_admin import admin_listen, open_admin
+from proxy.admin.web.server import AdminServer
 from proxy.brokers import host_of, remote_of, shared_of
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled, settled
@@ -34,18 +34,18 @@ from proxy.config.mapping import (
     policies_values,
     transactions_are_bound,
 )
-from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
-from proxy.door_tls import certificate, door_urls
+from proxy.lifetime.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
+from proxy.lifetime.states import State
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
 from proxy.reload.crew import CrewReloads
 from proxy.reload.listeners import Listeners
 from proxy.reload.reloader import Reloader, Reloads
-from proxy.states import State
+from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:
-    from brokers.shared.host import BrokerHost
+    from brokers.shared.host.host import BrokerHost
     from protocols.tls import Certificate
     from proxy.config.settings import Settings
     from proxy.tracing.exporting import Tracing

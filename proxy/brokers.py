@@ -11,7 +11,7 @@ from proxy.config.mapping import remote_values, shared_values, transactions_are_
 
 if TYPE_CHECKING:
     from brokers.remote.settings import RemoteSettings
-    from brokers.shared.host import BrokerHost
+    from brokers.shared.host.host import BrokerHost
     from brokers.shared.settings import SharedSettings
     from proxy.config.settings import Settings
     from proxy.workers.membership import Membership
@@ -21,7 +21,7 @@ def host_of(settings: Settings, broker: Broker, clock: Clock, shared: SharedSett
     """None when the broker is not shared: then nothing of it is imported. Raises BadRequest."""
     if not settings.share_broker:
         return None
-    from brokers.shared.host import BrokerHost
+    from brokers.shared.host.host import BrokerHost
 
     return BrokerHost(broker, settings.share_broker, clock=clock, settings=shared)
 

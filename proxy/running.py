@@ -9,13 +9,13 @@ import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from proxy.announcement import say
 from proxy.app import App, CannotStart, build
-from proxy.collecting import serve_long
-from proxy.ending import Signals
+from proxy.garbage_collection import serve_long
+from proxy.lifetime.end_signals import Signals
+from proxy.lifetime.terminal import Terminal
+from proxy.lifetime.watchdog import Watchdog
 from proxy.logs import logger, loop_trouble, set_up_logs
-from proxy.printing import say
-from proxy.watchdog import Watchdog
-from proxy.workers.terminal import Terminal
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

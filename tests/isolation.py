@@ -86,8 +86,8 @@ def _collector_kept() -> Iterator[None]:
     enabled, thresholds = gc.isenabled(), gc.get_threshold()
     yield
     if gc.get_threshold() != thresholds:
-        # Something served, and froze what was there (`proxy.collecting`). How much is frozen is not asked
-        # about: that counts every object, for each test.
+        # Something served, and froze what was there (`proxy.garbage_collection`). How much is frozen is not
+        # asked about: that counts every object, for each test.
         gc.set_threshold(*thresholds)
         gc.unfreeze()
         gc.collect()

@@ -20,8 +20,8 @@ from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, JavaServer, RocketMQ, RocketMQDidNotStart
 from popgate.testing.rocketmq.asking import addresses_known, ask
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import loads
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import loads
 
 JAVA, JAVA_SMALL, OURS = "java", "java_512m", "ours"
 TIERS = ("own", "embedded")

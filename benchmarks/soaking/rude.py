@@ -8,11 +8,11 @@ import socket
 import time
 
 from popgate.testing import frames
-from protocols.grpc.http2.hpack import encode_fields
+from protocols.grpc.http2.hpack.decoder import encode_fields
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.rpcs import SERVICE
+from protocols.grpc.rpcs.dispatcher import SERVICE
 
 HELLO = frames.PREFACE + frames.settings() + frames.settings(ack=True)
 KEPT = 20

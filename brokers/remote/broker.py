@@ -37,6 +37,7 @@ from brokers.remote.transactions.end import TransactionEnder
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import (
     Bounds,
     EndTransaction,
@@ -56,7 +57,6 @@ from popgate.model import (
     StoredMessage,
     TopicConfig,
 )
-from popgate.packed import PackedMessages
 
 
 class RemoteBroker(Broker):

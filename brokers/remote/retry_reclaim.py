@@ -24,11 +24,11 @@ from brokers.remote.settle.send_back import SendBacks
 from brokers.remote.settle.settle import Settlement
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
-from popgate.filters import EVERYTHING
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import GroupConfig, Message, Pop, SendBack, StoredMessage, TopicConfig
 from popgate.naming import DEAD_LETTER_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     DELAY,
     FIRST_POP_TIME,
     LONGEST_BLOCK,
@@ -47,7 +47,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from popgate.wire.messages.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 
 _log = logging.getLogger(__name__)
 

@@ -20,22 +20,22 @@ from brokers.capabilities import (
 )
 from brokers.port import Broker, CheckHandler
 from brokers.relaying import AsksGateways
-from brokers.shared.addresses import parse_hosted
-from brokers.shared.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
-from brokers.shared.directing import Directing
-from brokers.shared.hello import AT_ONCE, HostFacts
-from brokers.shared.link import HostLink
-from brokers.shared.lites import Lites
-from brokers.shared.members import Members, told
-from brokers.shared.positions import Positions
+from brokers.shared.codec.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
+from brokers.shared.guest.directory import Directing
+from brokers.shared.guest.host_link import HostLink
+from brokers.shared.guest.lite import Lites
+from brokers.shared.guest.members import Members, told
+from brokers.shared.guest.offsets import Positions
+from brokers.shared.session.addresses import parse_hosted
+from brokers.shared.session.hello import AT_ONCE, HostFacts
 from brokers.shared.settings import SharedSettings
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import PeerWireError
 from popgate.model import EndTransaction, TransactionCheck
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Final
 from popgate.errors import PeerWireError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.offsets import Offsets
-from popgate.wire.codes import ResponseCode
-from popgate.wire.records import decode_record
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.records import decode_record
 
 _SKEW_MS: Final = 60_000
 """So far a broker's clock may be ahead of a driver's."""

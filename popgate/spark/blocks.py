@@ -1,7 +1,7 @@
 """The block of properties that a row becomes, without its id, and the rules for what stands there.
 
-The names and values are RocketMQ's own (`popgate/wire/properties.py`); Wrong tells the column that breaks a
-rule.
+The names and values are RocketMQ's own (`popgate/wire/messages/properties.py`); Wrong tells the column that
+breaks a rule.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from popgate.errors import shown
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     KEYS,
     LITE_TOPIC,
     PRIORITY,

@@ -1,7 +1,7 @@
 """Stored records into Arrow columns, many at a time; a column that nobody asked for is not looked at.
 
-The layout is that of `popgate/wire/records.py`. Records come from outside: every length is checked before it
-is believed, and PeerWireError names the damage.
+The layout is that of `popgate/wire/messages/records.py`. Records come from outside: every length is checked
+before it is believed, and PeerWireError names the damage.
 """
 
 from __future__ import annotations
@@ -17,11 +17,18 @@ import pyarrow.compute as pc
 
 from popgate.errors import PeerWireError
 from popgate.spark.columns import ALL_PROPERTIES
-from popgate.wire import properties as names
-from popgate.wire.compression import decompress
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import RESERVED, TRANSIENT_PREFIX
-from popgate.wire.records import BORN_HOST_V6, COMPRESSED, MAGIC_V1, MAGIC_V2, SMALLEST_RECORD, STORE_HOST_V6
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import RESERVED, TRANSIENT_PREFIX
+from popgate.wire.messages.records import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    MAGIC_V1,
+    MAGIC_V2,
+    SMALLEST_RECORD,
+    STORE_HOST_V6,
+)
 
 _LARGEST_BODY: Final = 64 << 20
 """Bytes that a compressed body may unpack to."""

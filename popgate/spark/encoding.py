@@ -20,7 +20,7 @@ from popgate.spark.identities import VERSION, Identity, digests
 from popgate.spark.messages import Outgoing, PackedRows, illegal_row
 from popgate.spark.packed_rows import PlainRows, plain_rows
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     LONGEST_IN_BATCH,
     PGROUP,

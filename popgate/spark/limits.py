@@ -9,7 +9,7 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.offsets import Offsets
 from popgate.spark.options import SourceOptions
 from popgate.spark.planning import limited
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 
 _MOST_SAMPLED: Final = 4
 """Queues that one measurement looks into, those with the most to read."""

@@ -6,12 +6,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from popgate.errors import GatewayError
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.queue_client import HalfMessage, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.messages import Outgoing, PackedRows
-from popgate.wire.batches import decode_batch, encode_batch
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.batches import decode_batch, encode_batch
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
 
 
 @dataclass(slots=True, eq=False)

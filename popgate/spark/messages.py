@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.wire.batches import first_item, size_in_batch
+from popgate.wire.messages.batches import first_item, size_in_batch
 
 
 class Outgoing(NamedTuple):
@@ -30,7 +30,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows in a row for any queue of one topic, as a send has them (`popgate/wire/batches.py`).
+    """Rows in a row for any queue of one topic, as a send has them (`popgate/wire/messages/batches.py`).
 
     The first one has the number `first`; row n of them stands in `data` from `ends[n]` to `ends[n + 1]`.
     """

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from popgate.spark.blocks import Wrong, check_name, tag_entry
 from popgate.spark.messages import PackedRows
 from popgate.spark.sink_columns import SINK_COLUMNS
-from popgate.wire.batches import size_in_batch
-from popgate.wire.properties import KEYS, LONGEST_IN_BATCH, UNIQ_KEY
+from popgate.wire.messages.batches import size_in_batch
+from popgate.wire.messages.properties import KEYS, LONGEST_IN_BATCH, UNIQ_KEY
 
 _COLUMNS: Final = frozenset({"topic", "body", "tag", "keys", "properties"})
 _FEWEST: Final = 64
@@ -33,7 +33,7 @@ _ARROW_REFUSES: Final = pa.ArrowInvalid, pa.ArrowNotImplementedError
 _ROWS_OF_A_TOPIC: Final = 32
 """On average at least so many rows in a row have one topic."""
 _HEAD: Final = np.dtype([("size", ">u4"), ("magic", ">u8"), ("flag", ">i4"), ("body", ">u4")])
-"""Of a message in a send, as `popgate/wire/batches.py` has it: the size of all, and that of its body."""
+"""Of a message in a send (`popgate/wire/messages/batches.py`): the size of all, and that of its body."""
 _UNIQ: Final = UNIQ_KEY.encode() + b"\x01"
 _OF_NO_QUEUE: Final = b"\x01\x01None\x02"
 """What stands between the topic and the block where the contents of a row are hashed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from popgate.errors import Forbidden, TopicNotFound
-from popgate.hashing import consistent_hash, java_hash
+from popgate.ids.hashes import consistent_hash, java_hash
 from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
 

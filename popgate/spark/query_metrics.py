@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.offsets import StreamOffset
-from popgate.wire.query_reports import FIGURES, LAGS, QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import FIGURES, LAGS, QueryReport, SourceLag
 
 _PREFIX: Final = "popgate_spark_"
 _METRICS: Final = {

@@ -1,4 +1,4 @@
-"""Tells a gateway how the streaming queries of a driver stand (`popgate.wire.query_reports`).
+"""Tells a gateway how the streaming queries of a driver stand (`popgate.wire.bodies.query_reports`).
 
 A thread of its own does it, so that Spark's events never wait for a gateway. A report that the gateway does
 not take is lost; the next one says more.
@@ -19,7 +19,7 @@ from popgate.spark.connecting import client_of, passes
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.gateway import SHARED, Gateway, gateway_of
 from popgate.spark.given import named
-from popgate.wire.query_reports import QueryReport
+from popgate.wire.bodies.query_reports import QueryReport
 
 REPEAT_S: Final = 20.0
 """A query whose trigger takes long, or that has nothing to do, is reported again so often."""

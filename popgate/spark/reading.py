@@ -21,7 +21,7 @@ from popgate.spark.offsets import named
 from popgate.spark.options import SourceOptions
 from popgate.spark.planning import Range, Warn
 from popgate.spark.pull_size import PullSize
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 
 _REST_S: Final = 0.05
 """Before a pull is asked again that found nothing where something must be, or that failed."""

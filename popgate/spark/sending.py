@@ -29,7 +29,7 @@ from popgate.spark.places import (
     writable_queues,
 )
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.batches import size_in_batch
+from popgate.wire.messages.batches import size_in_batch
 
 _REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
 """After these nothing was carried out."""

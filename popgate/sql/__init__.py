@@ -19,7 +19,7 @@ from popgate.errors import IllegalFilter
 from popgate.model import FilterKind
 from popgate.sql.parsing import parse
 from popgate.sql.tokens import Kind, split_tokens
-from popgate.wire.properties import find_property, split_properties
+from popgate.wire.messages.properties import find_property, split_properties
 
 LONGEST = 8192
 """Characters of an expression."""

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
 
-from popgate.driving import WireDriver
-from popgate.servers import close_server
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command, RemotingWire
-from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.sockets.servers import close_server
+from popgate.sockets.wire_driver import WireDriver
+from popgate.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire
 
 Reply = Command | Iterable[Command] | None
 """An answer, several, or none."""

@@ -7,9 +7,9 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from popgate.driving import WireDriver
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import IS_ONEWAY, VERSION, Command, RemotingWire, encode_command
+from popgate.sockets.wire_driver import WireDriver
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import IS_ONEWAY, VERSION, Command, RemotingWire, encode_command
 
 ANSWER_S = 60.0
 """For an answer: a machine that tests is busy, and only what never comes is wrong."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, unique
 
 from popgate.errors import BadRequest, Fault, NotFound, ReceiptExpired, shown
+from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import Held, Standing
-from popgate.receipt import Receipt, parse_receipt
 
 MOST_HELD = 256
 """Held messages of a group that are looked at."""

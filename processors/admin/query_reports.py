@@ -14,7 +14,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, TooManyRequests, shown
 from popgate.kinds import Action
 from popgate.naming import check_topic
-from popgate.wire.query_reports import QueryReport
+from popgate.wire.bodies.query_reports import QueryReport
 
 MOST_QUERIES: Final = 200
 """That are told of at a time: each is a label of the metrics."""

@@ -22,11 +22,11 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.kinds import Action
 from popgate.model import FilterKind, Queue, StoredMessage
 from popgate.naming import check_group, dead_letter_topic, pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY, find_property
+from popgate.wire.messages.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY, find_property
 from processors.observer import Observer, Watch
 
 _ORIGIN, _RETRY, _ID = DLQ_ORIGIN_TOPIC.encode(), RETRY_TOPIC.encode(), UNIQ_KEY.encode()

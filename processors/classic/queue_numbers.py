@@ -13,8 +13,8 @@ from brokers.port import Broker
 from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import GatewayError, Unsupported
+from popgate.ids.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.kinds import Action
-from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 
 _WAIT_S: Final = 1.0
 """So long at most requests wait for the number of a broker that has just become known."""

@@ -22,10 +22,10 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
+from popgate.groups.verdict import Verdict
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
-from popgate.verdict import Verdict
 from processors.clients.client_registry import ClientHandle, ClientRegistry
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 

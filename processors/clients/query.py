@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from popgate.errors import GatewayError
+from popgate.groups.verdict import Verdict
 from popgate.model import StoredMessage
-from popgate.verdict import Verdict
 
 
 class ClientQuery:

@@ -6,13 +6,13 @@ from popgate.context import Context
 from popgate.errors import (
     TopicNotFound,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.kinds import Action
+from popgate.messages.stored_records import body_bytes
 from popgate.model import (
     Pulled,
 )
 from popgate.naming import check_group
-from popgate.stored_records import body_bytes
 from processors.consume.receive_rules import check_enabled, wait_until
 from processors.core import ProcessorCore, check_queue_id, readable
 from processors.observer import Watch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt, shown
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients.client_registry import ClientHandle

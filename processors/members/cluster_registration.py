@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.port import Broker
+from popgate.groups.verdict import Verdict
 from popgate.model import StoredMessage
-from popgate.verdict import Verdict
 from processors.clients.client_queries import ClientQueries
 from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry
 from processors.members.mapped_groups import MappedGroups

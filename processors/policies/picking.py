@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from popgate.hashing import consistent_hash, java_hash
+from popgate.ids.hashes import consistent_hash, java_hash
 from popgate.model import Message, Queue
 
 

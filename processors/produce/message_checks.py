@@ -20,7 +20,7 @@ from popgate.errors import (
 )
 from popgate.model import Message, MessageType
 from popgate.naming import check_lite_topic, check_topic, is_system_topic
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
     CHECK_IMMUNITY_TIME_IN_SECONDS,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
 from popgate.kinds import Action
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Queue, Sent
 from popgate.naming import check_topic
-from popgate.packed import PackedMessages
 from processors.clients.client_registry import ClientRegistry
 from processors.core import ProcessorCore
 from processors.policies.picking import GroupsThenTurns

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from popgate.errors import BadRequest, IllegalTransactionId, shown
+from popgate.ids.receipt import NO_RECALL_HANDLE
 from popgate.model import EndTransaction, MessageType, Route
-from popgate.receipt import NO_RECALL_HANDLE
 from processors.routing import check_type
 
 _LONGEST_ID = 4096

@@ -31,4 +31,4 @@ def load(listen: Listen) -> None:
     import protocols.grpc.adapter
 
     if listens_by_itself(listen):
-        import protocols.grpc.grpcio_transport  # noqa: F401
+        import protocols.grpc.servers.grpcio_server  # noqa: F401

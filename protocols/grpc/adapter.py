@@ -8,15 +8,15 @@ from typing import Protocol
 
 from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
 from protocols.draining import CUT_S, Farewell, UnderWay, cut_time
-from protocols.grpc import health as health_service
-from protocols.grpc.advertising import fixed_endpoints
-from protocols.grpc.health import Health
-from protocols.grpc.http2.limits import Http2Limits
-from protocols.grpc.http2_transport import Http2Server
-from protocols.grpc.namespaces import NamespacedDoor
-from protocols.grpc.reflection import Reflection
-from protocols.grpc.rpcs import SERVICE, Calls, Door
-from protocols.grpc.service import MessagingService
+from protocols.grpc.codec.endpoints import fixed_endpoints
+from protocols.grpc.http2.frames.limits import Http2Limits
+from protocols.grpc.rpcs import health as health_service
+from protocols.grpc.rpcs.dispatcher import SERVICE, Calls, Door
+from protocols.grpc.rpcs.health import Health
+from protocols.grpc.rpcs.namespaces import NamespacedDoor
+from protocols.grpc.rpcs.reflection import Reflection
+from protocols.grpc.servers.http2_server import Http2Server
+from protocols.grpc.service.service import MessagingService
 
 HTTP2 = "http2"
 TRANSPORTS = (HTTP2, "grpcio")
@@ -68,7 +68,7 @@ class GrpcAdapter:
         if listen.path and self._advertised is not None and not self._advertised[1]:
             raise ValueError(f"{listen.url(0)} has no port to advertise: add it to {advertised!r}")
         if house.faults is not None:
-            from protocols.grpc.faults import claim
+            from protocols.grpc.rpcs.faults import claim
 
             claim(house.faults)
         self._listen = listen
@@ -130,7 +130,7 @@ class GrpcAdapter:
                 observer=house.connections,
             )
         # Loaded by who wants it only: it takes 15 MB.
-        from protocols.grpc.grpcio_transport import GrpcioServer
+        from protocols.grpc.servers.grpcio_server import GrpcioServer
 
         return GrpcioServer(
             door,
@@ -150,7 +150,7 @@ class GrpcAdapter:
         house = self._house
         if house.faults is None:
             return Door(service, health, house.clock, house.authenticator)
-        from protocols.grpc.faults import FaultyDoor
+        from protocols.grpc.rpcs.faults import FaultyDoor
 
         return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)
 

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 
 from popgate import __version__
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from protocols.adapter import joined
-from protocols.grpc.advertising import fixed_endpoints
+from protocols.grpc.codec.endpoints import fixed_endpoints
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from protocols.adapter import Adapter, House, Listen
 
 FIRST_BYTES: Final = frozenset((0, 1))
-"""A frame begins with its length, in four bytes: 16 MiB at most (`popgate.wire.remoting.LARGEST_FRAME`)."""
+"""A frame begins with its length, 4 bytes: 16 MiB at most (`popgate.wire.frames.remoting.LARGEST_FRAME`)."""
 ALPN: Final = ""
 """Clients agree on nothing inside of TLS."""
 

@@ -16,9 +16,9 @@ from popgate.context import Context
 from popgate.errors import GatewayError, Unauthenticated
 from popgate.kinds import NO_CREDENTIALS, Authenticator, Credentials
 from popgate.model import TransactionCheck
-from popgate.wire.codes import REPORT_QUERY, RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
+from popgate.wire.frames.codes import REPORT_QUERY, RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
 from protocols.observing import CallObserver, NullCalls
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.errors import code_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 from processors.messaging import MessagingProcessor
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.marks import offset_in

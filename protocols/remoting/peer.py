@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from popgate.errors import BrokerUnavailable, LocalWireError
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import IS_ONEWAY, Command, encode_command
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import IS_ONEWAY, Command, encode_command
 
 MOST_ASKED: Final = 1024
 """Requests of ours to one peer that are not answered yet."""

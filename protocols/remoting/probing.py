@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Final, Self
 
 from popgate.errors import PeerWireError
-from popgate.message_id import make_message_id
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_records
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.routes import TopicRoute
+from popgate.ids.message_id import make_message_id
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_records
 from protocols.adapter import joined
 from protocols.probing import SCRATCH, Finding, Level, Wish, nothing_sent, port_trouble
 

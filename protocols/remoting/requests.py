@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.model import StoredMessage
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.messaging import MessagingProcessor
 
 

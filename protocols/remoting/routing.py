@@ -13,14 +13,14 @@ from typing import Final
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, shown
+from popgate.ids.queue_numbers import QueueNumbers
 from popgate.model import Permission, Queue, Route
 from popgate.naming import RETRY_PREFIX, check_group
-from popgate.queue_numbers import QueueNumbers
-from popgate.wire.bodies import TopicList
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import NOWHERE, pack_host
-from popgate.wire.remoting import Command
-from popgate.wire.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.small_bodies import TopicList
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import NOWHERE, pack_host
 from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text

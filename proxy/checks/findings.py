@@ -27,7 +27,7 @@ from proxy.config.loader import (
     known_settings,
 )
 from proxy.config.mapping import path_or_none, transactions_are_bound
-from proxy.door_tls import door_urls
+from proxy.tls.door_tls import door_urls
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

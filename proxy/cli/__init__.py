@@ -18,30 +18,30 @@ from typing import Annotated
 import typer
 
 from popgate import __version__
-from proxy.cli.failing import Ended, Failure, tell
+from proxy.cli.console.failure import Ended, Failure, tell
 
 COMMANDS = {
-    "serve": "serving",
-    "settings": "serving",
-    "send": "sending",
-    "receive": "receiving",
-    "stuck": "stuck",
-    "doctor": "doctor",
-    "cluster": "cluster",
-    "apply": "applying",
-    "export": "applying",
-    "backup": "backups",
-    "restore": "backups",
+    "serve": "gateway.serve",
+    "settings": "gateway.serve",
+    "send": "domain.send",
+    "receive": "domain.receive",
+    "stuck": "domain.stuck",
+    "doctor": "diagnosis.doctor",
+    "cluster": "gateway.cluster",
+    "apply": "domain.apply",
+    "export": "domain.apply",
+    "backup": "gateway.backups",
+    "restore": "gateway.backups",
 }
 """Commands, each a function of its name, and their modules; in the order in which help shows them."""
 GROUPS = {
-    "config": "config",
-    "topic": "topics",
-    "lite": "lite",
-    "group": "groups",
-    "clients": "clients",
-    "message": "messages",
-    "dead-letter": "deadletters",
+    "config": "gateway.config",
+    "topic": "domain.topics",
+    "lite": "domain.lite",
+    "group": "domain.groups",
+    "clients": "domain.clients",
+    "message": "domain.messages",
+    "dead-letter": "domain.dead_letters",
 }
 """Words that have commands below them, each a module's `app`."""
 

@@ -2,7 +2,7 @@
 
 The command line, and the library that checks settings, are 14 MB that a gateway would carry along for
 good. So a process beside reads the configuration, while the one that serves loads everything else, and
-hands it over through a pipe (`proxy.served`).
+hands it over through a pipe (`proxy.serve_process`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from popgate.model import Standing
-from popgate.wire.query_reports import FIGURES, QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import FIGURES, QueryReport, SourceLag
 from proxy.metrics.counting import Counting, OfConnections, OfGroup, OfTopic
 from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER

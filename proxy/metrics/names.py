@@ -6,7 +6,7 @@ name, a type or a label is changed on purpose only, and another with what a runn
 
 from __future__ import annotations
 
-from popgate.wire.query_reports import FIGURES, LAGS
+from popgate.wire.bodies.query_reports import FIGURES, LAGS
 from proxy.metrics.broker_names import BROKER, OF_CLIENTS, OF_CLUSTER, OF_SHARING, STORE
 from proxy.metrics.spec import Spec
 

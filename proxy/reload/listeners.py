@@ -12,7 +12,7 @@ from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
 from protocols.finding import listens_by_itself, load_for, make_adapter
 from protocols.secured import HandedOver
-from proxy.deadline import DOORS_PART, closing_s, lame_duck_s
+from proxy.lifetime.deadline import DOORS_PART, closing_s, lame_duck_s
 from proxy.logs import logger
 
 _log = logger("popgate.reload")

@@ -16,19 +16,18 @@ from protocols.adapter import House, parse_listen
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled
 from proxy.config.mapping import house_values, limits_values, new_group
-from proxy.door_tls import certificate, door_urls
 from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect, effect_of
 from proxy.reload.listeners import Listeners, Turnover
 from proxy.reload.reading import read_anew
+from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:
     from processors.limits import Limits
     from processors.messaging import MessagingProcessor
     from protocols.adapter import Adapter
     from protocols.tls import Certificate
-    from proxy.admin.server import AdminServer
     from proxy.config.settings import Settings
 
 _log = logger("popgate.reload")
@@ -38,17 +37,25 @@ _OF_ADDRESSES = frozenset({"listen", "tls.mode"})
 """They change the URLs of listeners, and only those that they are about."""
 
 
+class AdminPort(Protocol):
+    """What a reload changes of the admin port."""
+
+    def allow_hosts(self, hosts: Sequence[str]) -> None:
+        """The names under which it may be reached while it listens on loopback only."""
+
+
 class Gateway(Protocol):
     """What is changed: a `proxy.app.App`."""
 
     processor: MessagingProcessor
     doors: Sequence[Adapter]
-    admin: AdminServer | None
     certificate: Certificate | None
     clock: Clock
     drain_s: float
     lame_duck_s: float
 
+    @property
+    def admin(self) -> AdminPort | None: ...
     @property
     def state(self) -> str: ...
     @property

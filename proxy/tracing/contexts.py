@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from opentelemetry.trace import SpanContext
 
 from popgate.model import Message, StoredMessage
-from popgate.wire.properties import LONGEST_BLOCK, TRACE_CONTEXT, UNIQ_KEY, find_property
+from popgate.wire.messages.properties import LONGEST_BLOCK, TRACE_CONTEXT, UNIQ_KEY, find_property
 from proxy.tracing.traceparent import parse_traceparent
 
 _TRACE_CONTEXT = TRACE_CONTEXT.encode()

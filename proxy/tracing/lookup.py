@@ -15,10 +15,10 @@ import structlog
 from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import GatewayError, IllegalReceipt
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
+from popgate.ids.receipt import OF_RETRY_V1, OF_TOPIC, parse_receipt
 from popgate.model import FilterKind
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.receipt import OF_RETRY_V1, OF_TOPIC, parse_receipt
 from proxy.tracing.contexts import context_of
 
 _log = structlog.get_logger()

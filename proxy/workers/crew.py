@@ -13,6 +13,8 @@ from typing import Any
 from protocols.adapter import Listen
 from proxy.workers.channel import Channel
 
+ADMIN = -1
+"""The number of the admin port among the doors."""
 LIVED_S = 5.0
 """Who served for so long was well once: it is started again at once."""
 _FIRST_S = 0.25

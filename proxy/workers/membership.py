@@ -14,15 +14,14 @@ from aiohttp import web
 
 from protocols.accepting import Adopt
 from protocols.adapter import Listen
-from proxy.ending import Ending
+from proxy.lifetime.end_signals import Ending
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.adding import lasting
 from proxy.workers import counts
-from proxy.workers.crew import Post, Role
-from proxy.workers.doors import ADMIN
+from proxy.workers.crew import ADMIN, Post, Role
+from proxy.workers.joint_answers import Together, from_outside
 from proxy.workers.roster import Roster, admin_socket
-from proxy.workers.together import Together, from_outside
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

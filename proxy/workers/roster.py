@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proxy.states import State
+from proxy.lifetime.states import State
 
 
 def admin_socket(folder: Path, number: int) -> Path:

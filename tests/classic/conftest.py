@@ -32,7 +32,7 @@ from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locked, made_once, run_tool
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing
 

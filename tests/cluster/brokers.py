@@ -12,8 +12,8 @@ from popgate.errors import PeerWireError
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.rocketmq import JavaServer, RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known, ask
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import loads
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import loads
 from tests.cluster.load import until
 from tests.cluster.records import Records
 

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from popgate.errors import PeerWireError
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.rocketmq import RocketMQ
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

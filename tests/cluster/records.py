@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from popgate.receipt import OF_TOPIC, parse_receipt
+from popgate.ids.receipt import OF_TOPIC, parse_receipt
 
 LATEST_ERROR_S = 10.0
 """After a fault, on a machine that is never late."""

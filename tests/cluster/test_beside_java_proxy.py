@@ -14,7 +14,7 @@ import pytest
 from benchmarks.beside.results import Results
 from benchmarks.beside.sides import TIERS
 from popgate.testing.rocketmq import PATIENT
-from proxy.workers.cores import usable_cores
+from proxy.supervision.cores import usable_cores
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench.py"
 MISSING = 3

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from popgate.receipt import OF_RETRY_V2, parse_receipt
+from popgate.ids.receipt import OF_RETRY_V2, parse_receipt
 from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess, running_gateway
 from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import RocketMQ

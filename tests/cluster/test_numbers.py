@@ -16,10 +16,10 @@ from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.remoting import RemotingClient
 from popgate.testing.rocketmq import RocketMQ
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import Record, decode_records
-from popgate.wire.remoting import V4_9_4, Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import V4_9_4, Command
+from popgate.wire.messages.records import Record, decode_records
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.classic.conftest import command_of
 from tests.cluster.brokers import QUEUES, make_at, wipe_write_permission

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.driving import LONGEST_RUN_S, Driver, Facts
 from popgate.testing.made import Missing
 from popgate.testing.remoting import RemotingClient
 from popgate.testing.rocketmq import RocketMQ
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_records
-from popgate.wire.remoting import V4_9_5, VERSION, Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import V4_9_5, VERSION, Command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import Record, decode_records
 from protocols.remoting.codec.marks import offset_in
 from tests.classic import test_classic as judging
 from tests.classic.conftest import command_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from popgate.receipt import OF_RETRY_V1, OF_TOPIC, Receipt
+from popgate.ids.receipt import OF_RETRY_V1, OF_TOPIC, Receipt
 from tests.cluster.records import (
     DROPPED,
     INVISIBLE_S,

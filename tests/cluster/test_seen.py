@@ -12,8 +12,8 @@ import pytest
 from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known, ask
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerConnection, decode_producer_connections
+from popgate.wire.bodies.heartbeats import ConsumerConnection, decode_producer_connections
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import until

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 
 _CHUNK = 64 * 1024
 

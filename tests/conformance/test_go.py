@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

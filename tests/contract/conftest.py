@@ -34,12 +34,12 @@ from brokers.port import Broker
 from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,
@@ -56,7 +56,7 @@ from popgate.model import (
 )
 from popgate.testing import MovableClock
 from popgate.testing.rocketmq.fetching import chosen_version
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.replicas.books import RocketMQBooks
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from popgate.errors import GatewayError, GroupNotFound, IllegalReceipt, ReceiptExpired, TopicNotFound
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 
 
 @pytest.mark.every_durability

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import BadRequest, Fault, GatewayError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import Bounds, FilterKind, MessageType, StartFrom, TopicConfig
 
 DAY = 86_400_000

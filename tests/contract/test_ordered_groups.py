@@ -8,7 +8,7 @@ import random
 import pytest
 
 from popgate.errors import IllegalReceipt
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 
 BY_QUEUE = ("test_a_held_message_blocks_its_queue",)
 BY_MESSAGE_GROUP = ("test_a_held_group_does_not_block_the_others_of_its_queue",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import GatewayError, GroupNotFound, TopicNotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import EndTransaction, FilterKind, Pop, Resolution, StartFrom
 
 TEXTS = ["", " ", "\x00", "\n", "\udcff", "ä\u202e\U0001f40d", "a b", "%RETRY%", "../..", "x" * 100_000]

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from popgate.errors import Forbidden, GatewayError, GroupNotFound, TopicNotFound
+from popgate.ids.receipt import parse_receipt
 from popgate.model import GroupConfig, Permission, StartFrom, TopicConfig
-from popgate.receipt import parse_receipt
 
 
 @pytest.mark.every_durability

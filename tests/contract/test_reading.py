@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from popgate.errors import Forbidden, GatewayError, IllegalOffset, TopicNotFound
-from popgate.filters import compile_filter
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Bounds, FilterKind, Permission, Pulled, TopicConfig
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from brokers.capabilities import ReclaimsRetries, Redriven, RedrivesDeadLetters
 from popgate.errors import GroupNotFound, TopicNotFound, Unsupported
-from popgate.filters import compile_filter
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import FilterKind, MessageType, Pop, StartFrom, TopicConfig
 
 SECOND = 1_000

@@ -15,9 +15,9 @@ from popgate.errors import (
     TopicNotFound,
     Unsupported,
 )
+from popgate.ids.receipt import parse_receipt
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import GroupConfig, MessageType, StartFrom
-from popgate.receipt import parse_receipt
 
 
 @pytest.fixture

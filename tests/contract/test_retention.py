@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import BadRequest, GatewayError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, TopicConfig
 
 HOUR = 3_600_000

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 
 from popgate.errors import AlreadyExists, DelayTooLong, Forbidden, GatewayError, TopicNotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import FilterKind, MessageType, Permission, Sent, TopicConfig
-from popgate.packed import PackedMessages
 
 
 async def test_packed_messages_arrive_as_others_do(user, properties_of):

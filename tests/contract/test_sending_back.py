@@ -9,8 +9,8 @@ import pytest
 
 from brokers.capabilities import Redriven, RedrivesDeadLetters
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, GroupNotFound, NotFound, TopicNotFound
-from popgate.filters import compile_filter
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import FilterKind, Queue, SendBack, Sent, StoredMessage, TopicConfig
 
 SECOND = 1_000

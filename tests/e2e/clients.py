@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -17,7 +17,7 @@ from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteSync
 from popgate.model import GroupConfig, Message, MessageType, Pop, Sent, TopicConfig
 from tests.e2e.store_worker import forever, tell

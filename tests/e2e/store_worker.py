@@ -21,7 +21,7 @@ from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, GatewayError, NotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,

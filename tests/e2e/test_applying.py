@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli import applying
-from proxy.cli.calling import Gateway
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.domain import apply
 from tests.e2e.commands import Ended, run_command
 
 
@@ -95,7 +95,7 @@ def test_prune_deletes_nothing_that_came_after_it_was_asked_for(admin: str) -> N
             return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(applying, "Gateway", Slow)
+        patch.setattr(apply, "Gateway", Slow)
         done = popgate("apply", "-", "--prune", "--yes", admin=admin, stdin=ORDERS)
     assert (done.code, done.err) == (0, "1 deleted, 2 as they should be\n")
     assert popgate("topic", "show", "stray", admin=admin).code == 4

@@ -16,8 +16,8 @@ import pytest
 from popgate.clock import SystemClock
 from popgate.testing import GatewayProcess
 from popgate.testing.peers import ScriptedPeer, scripted_cluster
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Failure
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Failure
 from tests.e2e.commands import Ended, run_command
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from popgate.spark.errors import SparkSourceError
 from popgate.spark.options import read_source_options
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.papers import Papers
-from popgate.wire.codes import ResponseCode
-from popgate.wire.records import Record, decode_records
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.records import Record, decode_records
 from tests.support.waiting import PATIENCE_S
 
 

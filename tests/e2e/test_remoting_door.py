@@ -16,10 +16,10 @@ import pytest
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import ANSWER_S, RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.headers import Serialization
-from popgate.wire.records import decode_records
-from popgate.wire.remoting import V5_3_1, Command, encode_command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import V5_3_1, Command, encode_command
+from popgate.wire.messages.records import decode_records
 from tests.e2e.clients import Client
 
 DOORS = ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0")

@@ -11,9 +11,9 @@ import pytest
 
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import decode_records
-from popgate.wire.remoting import V5_3_1, Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import V5_3_1, Command
+from popgate.wire.messages.records import decode_records
 from tests.support.waiting import until
 
 OLD, NEW = V5_3_1, V5_3_1 + 1

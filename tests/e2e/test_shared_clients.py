@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.broker_stats import decode_producers
+from popgate.wire.bodies.consumer_info import (
+    ConsumeResult,
+    ConsumerRunningInfo,
+    decode_positions,
+    encode_offsets,
+)
+from popgate.wire.bodies.heartbeats import (
     Connection,
     ConsumerConnection,
     ConsumerData,
@@ -23,10 +28,10 @@ from popgate.wire.heartbeats import (
     SubscriptionData,
     decode_producer_connections,
 )
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import VERSION, Command
-from popgate.wire.running import ConsumeResult, ConsumerRunningInfo, decode_positions, encode_offsets
-from popgate.wire.surveys import decode_producers
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import VERSION, Command
+from popgate.wire.messages.records import decode_record
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
 from tests.e2e.test_workers import spread

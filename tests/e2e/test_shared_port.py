@@ -12,8 +12,8 @@ from pathlib import Path
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import decode_records
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import decode_records
 from tests.support.waiting import PATIENCE_S, until
 
 _CLIENT_S = 2 * PATIENCE_S

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import HeartbeatData
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import HeartbeatData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import decode_properties, encode_properties
+from popgate.wire.messages.records import decode_record
 from tests.e2e.test_remoting_door import bodies, pulled
 from tests.e2e.test_shared_clients import LONGEST_S, two_gateways
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, TopicConfig
 
 CONTEXT = Context(client_id="test")

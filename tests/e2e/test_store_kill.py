@@ -15,7 +15,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId, NotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import EndTransaction, FilterKind, Pop, Resolution, StoredMessage
 from popgate.testing import MovableClock

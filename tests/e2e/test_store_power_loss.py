@@ -18,7 +18,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability, Store
 from popgate.clock import Clock, SystemClock
 from popgate.context import Context
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,

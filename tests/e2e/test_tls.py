@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from popgate.testing.frames import PREFACE, settings
 from popgate.testing.gateway import GatewayDidNotStart, GatewayProcess
 from popgate.testing.papers import Papers
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.remoting import Command, encode_command
 from tests.support.waiting import PATIENCE_S, wait_until
 
 TRANSPORTS = ("http2", "grpcio")

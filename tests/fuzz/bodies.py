@@ -12,18 +12,27 @@ from typing import Any
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.testing.clock import MovableClock
-from popgate.wire import access, bodies, configs, heartbeats, routes, running, standings, surveys
-from popgate.wire.handles import PopInfo, encode_pop_info
-from popgate.wire.properties import encode_properties
-from popgate.wire.query_reports import QueryReport, SourceLag
-from popgate.wire.records import encode_record, pack_host
-from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.bodies import (
+    access,
+    broker_stats,
+    configs,
+    consumer_info,
+    heartbeats,
+    offset_stats,
+    routes,
+    small_bodies,
+)
+from popgate.wire.bodies.pop_info import PopInfo, encode_pop_info
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import encode_record, pack_host
 
 Target = tuple[str, bytes, Callable[[bytes], None]]
 
-QUEUE = bodies.MessageQueue("T", "broker-a", 3)
+QUEUE = small_bodies.MessageQueue("T", "broker-a", 3)
 SUBSCRIPTION = heartbeats.SubscriptionData("T", "a||b", "TAG", ("a", "b"), (97, 98), 5)
 CONNECTION = heartbeats.Connection("client", "10.0.0.1:1", "JAVA", 513)
 ENTRY = access.AccessEntry("Topic:T", ("Pub", "Sub"), ("10.0.0.0/8",), "Allow")
@@ -90,16 +99,16 @@ BODIES: list[Target] = [
     body("user", access.UserInfo("u", "secret", "Super", "enable")),
     body("access", access.AclInfo("User:u", (access.AccessPolicy("Custom", (ENTRY, ENTRY)),))),
     body("query_report", QueryReport("q", (SourceLag(0, ("t", "u"), 0, 7, 3.5),), {"batch_id": 3}, 2.5)),
-    body("locks", bodies.QueueLocks("g", "c", (QUEUE, QUEUE), True)),
-    both_ways("locked", bodies.decode_locked, bodies.encode_locked, (QUEUE,)),
-    both_ways("consumers", bodies.decode_consumer_list, bodies.encode_consumer_list, ("a", "b")),
-    both_ways("groups", bodies.decode_group_list, bodies.encode_group_list, ("a", "b")),
-    body("topics", bodies.TopicList(("a", "b"), "10.0.0.1:1")),
-    both_ways("figures", bodies.decode_kv_table, bodies.encode_kv_table, {"a": "1", "b": "2"}),
-    body("assignment_query", bodies.AssignmentQuery("T", "g", "c")),
+    body("locks", small_bodies.QueueLocks("g", "c", (QUEUE, QUEUE), True)),
+    both_ways("locked", small_bodies.decode_locked, small_bodies.encode_locked, (QUEUE,)),
+    both_ways("consumers", small_bodies.decode_consumer_list, small_bodies.encode_consumer_list, ("a", "b")),
+    both_ways("groups", small_bodies.decode_group_list, small_bodies.encode_group_list, ("a", "b")),
+    body("topics", small_bodies.TopicList(("a", "b"), "10.0.0.1:1")),
+    both_ways("figures", small_bodies.decode_kv_table, small_bodies.encode_kv_table, {"a": "1", "b": "2"}),
+    body("assignment_query", small_bodies.AssignmentQuery("T", "g", "c")),
     both_ways(
-        *("assignments", bodies.decode_assignments, bodies.encode_assignments),
-        (bodies.Assignment(QUEUE, "POP", {"a": "b"}),),
+        *("assignments", small_bodies.decode_assignments, small_bodies.encode_assignments),
+        (small_bodies.Assignment(QUEUE, "POP", {"a": "b"}),),
     ),
     body("client_check", heartbeats.ClientCheck("c", "g", SUBSCRIPTION, "n")),
     body("connections", heartbeats.ConsumerConnection((CONNECTION,), {"T": SUBSCRIPTION})),
@@ -119,18 +128,18 @@ BODIES: list[Target] = [
         *("group_configs", configs.decode_group_configs, lambda told: configs.encode_group_configs(*told)),
         ({"g": configs.SubscriptionGroupConfig("g")}, VERSION),
     ),
-    body("standings", standings.ConsumeStats({QUEUE: standings.QueueStanding(9, 5, 6, 7)}, 0.5)),
-    body("consume_result", running.ConsumeResult("CR_SUCCESS", "fine", 5, True)),
-    both_ways("offsets", running.decode_offsets, running.encode_offsets, {QUEUE: 5}),
+    body("standings", offset_stats.ConsumeStats({QUEUE: offset_stats.QueueStanding(9, 5, 6, 7)}, 0.5)),
+    body("consume_result", consumer_info.ConsumeResult("CR_SUCCESS", "fine", 5, True)),
+    both_ways("offsets", consumer_info.decode_offsets, consumer_info.encode_offsets, {QUEUE: 5}),
     (
         "topic_list",
         b'{"topicConfigList":[{"topicName":"T","perm":6,"readQueueNums":4},{"topicName":"U","order":true}]}',
-        lambda data: [one.encode() for one in surveys.decode_topic_list(data)] and None,
+        lambda data: [one.encode() for one in broker_stats.decode_topic_list(data)] and None,
     ),
     (
         "group_list",
         b'{"groupConfigList":[{"groupName":"g","retryMaxTimes":3},{"groupName":"h"}]}',
-        lambda data: [one.encode() for one in surveys.decode_subscription_group_list(data)] and None,
+        lambda data: [one.encode() for one in broker_stats.decode_subscription_group_list(data)] and None,
     ),
     ("message_id", encode_offset_message_id("10.0.0.1:1", 500).encode(), read_message_id),
     ("popped", popped(), read_answer),

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from popgate.errors import PeerWireError
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import IS_ONEWAY, Command, RemotingWire, encode_command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import IS_ONEWAY, Command, RemotingWire, encode_command
 from processors.budgets import Allowance
 from protocols.remoting.connections.calls import RemotingCall
 from protocols.remoting.connections.connection import RemotingConnection

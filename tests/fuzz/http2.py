@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator
 
 from popgate.testing import frames
-from protocols.grpc.http2.codes import Http2Error
 from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape
+from protocols.grpc.http2.frames.codes import Http2Error
+from protocols.grpc.http2.frames.limits import INFLATED_AT_ONCE, Http2Limits
+from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.http2.hpack import encode_fields
-from protocols.grpc.http2.limits import INFLATED_AT_ONCE, Http2Limits
-from protocols.grpc.http2.streams import Stream
-from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY
+from protocols.grpc.http2.hpack.decoder import encode_fields
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY
 
 SHAPES = {f"/{SERVICE}/{what.name}": Shape.ONE for what in (*UNARY, *STREAMED)} | {
     f"/{SERVICE}/Telemetry": Shape.MANY

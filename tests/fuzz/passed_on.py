@@ -7,13 +7,13 @@ from itertools import pairwise
 from brokers.remote.read.pull import stored
 from brokers.remote.read.record_scan import scan_records
 from popgate.errors import PeerWireError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
+from popgate.ids.queue_numbers import QueueNumbers
+from popgate.messages.stored_records import StoredRecords
 from popgate.model import FilterKind
-from popgate.queue_numbers import QueueNumbers
-from popgate.stored_records import StoredRecords
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_record, decode_records, encode_record, pack_host
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_record, decode_records, encode_record, pack_host
 from processors.limits import Limits
 from protocols.remoting.codec.marks import Marks, Origin
 from protocols.remoting.codec.messages import Head

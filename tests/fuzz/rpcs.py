@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from protocols.grpc.grpcio_transport import MAX_RECEIVE_BYTES
-from protocols.grpc.health import Health
+from protocols.grpc.codec.request_reader import Unreadable, reader_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
-from protocols.grpc.reading import Unreadable, reader_of
-from protocols.grpc.reflection import METHOD, SERVICES, Reflection
-from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Door
-from protocols.grpc.service import MessagingService
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Door
+from protocols.grpc.rpcs.health import Health
+from protocols.grpc.rpcs.reflection import METHOD, SERVICES, Reflection
+from protocols.grpc.servers.grpcio_server import MAX_RECEIVE_BYTES
+from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 from tests.fuzz.sites import SUCCEEDED, Site, Wrong, each_batch
 from tests.fuzz.test_grpc_fuzz import Odd, right

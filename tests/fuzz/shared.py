@@ -16,17 +16,17 @@ from typing import Any
 
 from brokers.channel import Channel
 from brokers.relaying import BrokerAnswer
-from brokers.shared.calls import CALLS, DONE, FAILED, LEFT, decode, encode
-from brokers.shared.errors import ERROR
-from brokers.shared.hello import CLIENTS, hello_fields, make_nonce
-from brokers.shared.host import BrokerHost
-from brokers.shared.kinds import Sink, Source
-from brokers.shared.meeting import meet
-from brokers.shared.membership import ANSWER, HERE, LEAVERS, Member
+from brokers.shared.codec.calls import CALLS, DONE, FAILED, LEFT, decode, encode
+from brokers.shared.codec.errors import ERROR
+from brokers.shared.codec.kinds import Sink, Source
+from brokers.shared.guest.handshake import meet
+from brokers.shared.host.host import BrokerHost
+from brokers.shared.session.clients import ANSWER, HERE, LEAVERS, Member
+from brokers.shared.session.hello import CLIENTS, hello_fields, make_nonce
 from brokers.shared.settings import SharedSettings
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerTimeout, BrokerUnavailable, GatewayError, Internal
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import (
     EndTransaction,
@@ -41,9 +41,9 @@ from popgate.model import (
     StartFrom,
     TopicConfig,
 )
-from popgate.wire.codes import PortCode, RequestCode
-from popgate.wire.properties import LITE_TOPIC, encode_properties
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import PortCode, RequestCode
+from popgate.wire.frames.remoting import Command, encode_command
+from popgate.wire.messages.properties import LITE_TOPIC, encode_properties
 from tests.fuzz.sites import SUCCEEDED, Site, Wrong, each_batch
 from tests.fuzz.test_wire_fuzz import mutated
 from tests.support.memory_network import MemoryNetwork, MemoryTransport

@@ -22,11 +22,11 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import STREAMED, UNARY, Streamed
+from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, Streamed
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))
 STREAMS = {what.name: what for what in STREAMED}

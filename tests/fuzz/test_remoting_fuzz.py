@@ -18,13 +18,13 @@ import pytest
 
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.testing.clock import MovableClock
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import Command, encode_command
 from tests.fuzz.test_wire_fuzz import BATCH, mutated
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from brokers.relaying import BrokerAnswer, Relayed
-from brokers.shared import calls
-from brokers.shared.calls import CHECK, GONE, LEFT, Call, decode, encode
-from brokers.shared.contexts import CONTEXT
-from brokers.shared.errors import ERROR
-from brokers.shared.hello import CLIENTS, FACTS, STATE, HostFacts, HostState
-from brokers.shared.kinds import Kind, Sink, Source
-from brokers.shared.membership import ANSWER, COMMAND
+from brokers.shared.codec import calls
+from brokers.shared.codec.calls import CHECK, GONE, LEFT, Call, decode, encode
+from brokers.shared.codec.contexts import CONTEXT
+from brokers.shared.codec.errors import ERROR
+from brokers.shared.codec.kinds import Kind, Sink, Source
+from brokers.shared.session.clients import ANSWER, COMMAND
+from brokers.shared.session.hello import CLIENTS, FACTS, STATE, HostFacts, HostState
 from brokers.traits import OrderScope, Traits
 from popgate.context import Context, Principal
 from popgate.errors import IllegalFilter, IllegalOffset, PeerWireError, ReceiptExpired
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import (
     FilterKind,

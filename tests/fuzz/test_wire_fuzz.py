@@ -13,25 +13,31 @@ from ipaddress import ip_address
 import pytest
 
 from popgate.errors import IllegalFilter, IllegalReceipt, PeerWireError
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.sql import SqlFilter
-from popgate.wire import bodies
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.codes import RequestCode
-from popgate.wire.compression import compress_gzip, compress_lz4, compress_zlib, compress_zstd, decompress
-from popgate.wire.configs import SubscriptionGroupConfig, TopicConfig
-from popgate.wire.fastjson import loads
-from popgate.wire.handles import decode_bits, encode_bits, encode_pop_info, parse_pop_info
-from popgate.wire.headers import Serialization
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.properties import decode_properties, encode_properties, find_property
-from popgate.wire.record_reader import RecordReader
-from popgate.wire.records import encode_record, pack_host
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.routes import decode_route
-from popgate.wire.running import ConsumerRunningInfo
-from popgate.wire.standings import TopicStats
-from protocols.grpc.http2.hpack import HeaderDecoder, HeadersTooLarge, encode_fields
+from popgate.wire.bodies import small_bodies
+from popgate.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from popgate.wire.bodies.consumer_info import ConsumerRunningInfo
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.offset_stats import TopicStats
+from popgate.wire.bodies.pop_info import decode_bits, encode_bits, encode_pop_info, parse_pop_info
+from popgate.wire.bodies.routes import decode_route
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.json_syntax.fastjson import loads
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.compression import (
+    compress_gzip,
+    compress_lz4,
+    compress_zlib,
+    compress_zstd,
+    decompress,
+)
+from popgate.wire.messages.properties import decode_properties, encode_properties, find_property
+from popgate.wire.messages.record_reader import RecordReader
+from popgate.wire.messages.records import encode_record, pack_host
+from protocols.grpc.http2.hpack.decoder import HeaderDecoder, HeadersTooLarge, encode_fields
 from protocols.proxy_protocol import ProxyHeader
 from tests.fuzz import passed_on
 from tests.fuzz.bodies import BODIES
@@ -180,8 +186,8 @@ def read_standing(data: bytes) -> None:
 
 
 def read_acks(data: bytes) -> None:
-    broker, acks = bodies.decode_batch_acks(data)
-    assert bodies.decode_batch_acks(bodies.encode_batch_acks(broker, acks)) == (broker, acks)
+    broker, acks = small_bodies.decode_batch_acks(data)
+    assert small_bodies.decode_batch_acks(small_bodies.encode_batch_acks(broker, acks)) == (broker, acks)
 
 
 def read_pop_info(data: bytes) -> None:
@@ -227,7 +233,9 @@ RUNNING = (
     b'"queueId":0,"topic":"T"}:{"cachedMsgCount":1,"locked":true}},"properties":{"a":"b"},"statusTable":{"T":'
     b'{"pullRT":1.5}},"subscriptionSet":[{"topic":"T","tagsSet":["x"]}],"userConsumerInfo":{},"jstack":"s"}'
 )
-ACKS = bodies.encode_batch_acks("b", [bodies.BatchAck("g", "T", 0, 100, 2, 3, 1, 60_000, (100, 102, 190))])
+ACKS = small_bodies.encode_batch_acks(
+    "b", [small_bodies.BatchAck("g", "T", 0, 100, 2, 3, 1, 60_000, (100, 102, 190))]
+)
 SQL = (
     b"(n BETWEEN 1 AND 1e3 OR TAGS NOT IN ('a', 'it''s')) AND NOT x = -5 /* c */"
     b" AND y ENDSWITH 'z' IS NOT NULL"

@@ -19,9 +19,9 @@ from benchmarks.beside.results import Results
 from benchmarks.beside.sides import JAVA, OURS
 from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ
 from popgate.testing.rocketmq.asking import ask
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import loads
-from proxy.workers.cores import usable_cores
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.json_syntax.fastjson import loads
+from proxy.supervision.cores import usable_cores
 from tests.support.needed import missing, needed_rocketmq
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"

@@ -23,8 +23,8 @@ JAVA = """#!{python}
 import json, socket, sys
 from pathlib import Path
 from popgate.testing.rocketmq.asking import ask
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import RemotingWire
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import RemotingWire
 
 lines = Path(sys.argv[-1]).read_text().splitlines()
 settings = dict(line.split("=", 1) for line in lines if "=" in line)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from proxy.chart_schema import CHART
+from proxy.pages.chart_schema import CHART
 from tests.outside.go_programs import go_program
 
 HERE = Path(__file__).parent

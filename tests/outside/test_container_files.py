@@ -13,8 +13,8 @@ import yaml
 
 from popgate.testing.made import Missing
 from popgate.testing.variables import variables
-from proxy.chart_schema import VALUES_FILE
 from proxy.config.loader import load_settings
+from proxy.pages.chart_schema import VALUES_FILE
 from tests.outside.charts import ROOT
 from tests.outside.go_programs import go_program
 from tests.support.needed import missing

@@ -21,7 +21,7 @@ import grpc.aio
 import pytest
 
 from popgate.testing.papers import Papers
-from protocols.grpc.http2_transport import Http2Server
+from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S
 

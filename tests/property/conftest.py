@@ -22,7 +22,7 @@ from brokers.embedded.storage.store import Durability
 from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     FilterKind,
     GroupConfig,
@@ -34,7 +34,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.grpc.health import Health
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Door
-from protocols.grpc.service import MessagingService
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Door
+from protocols.grpc.rpcs.health import Health
+from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import BrokenStream
 
 SEND = next(what for what in UNARY if what.name == "SendMessage")

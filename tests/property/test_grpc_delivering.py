@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from popgate.errors import IllegalReceipt, PeerWireError
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.receipt import parse_receipt
 from popgate.model import StoredMessage
-from popgate.receipt import parse_receipt
-from popgate.wire import properties as names
-from popgate.wire.compression import decompress
-from popgate.wire.properties import RESERVED, decode_properties
-from protocols.grpc.convert import message_out
-from protocols.grpc.delivering import LATEST_MS, encode_received, md5_text, varint
-from protocols.grpc.handles import marked
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.properties import RESERVED, decode_properties
+from protocols.grpc.codec.convert import message_out
+from protocols.grpc.codec.handles import marked
+from protocols.grpc.codec.received_message import LATEST_MS, encode_received, md5_text, varint
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp

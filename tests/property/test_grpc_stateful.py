@@ -28,7 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.store import Durability
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing import MovableClock
 from popgate.testing.crashing import copy_as_after_a_crash

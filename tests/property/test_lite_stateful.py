@@ -17,7 +17,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteSync
 from popgate.model import GroupConfig, Message, MessageType, Pop, StoredMessage, TopicConfig
 from popgate.testing.clock import MovableClock

@@ -31,12 +31,12 @@ from hypothesis.stateful import (
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, ReceiptExpired
+from popgate.ids.queue_numbers import QueueNumbers
 from popgate.model import SendBack, StoredMessage
-from popgate.queue_numbers import QueueNumbers
 from popgate.testing import MovableClock
-from popgate.wire.codes import RequestCode
-from popgate.wire.records import decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.records import decode_records
 from processors.limits import Limits
 from processors.observer import DoorSums
 from processors.requests import Pull, Receive

@@ -19,9 +19,9 @@ from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing, PackedRows
 from popgate.spark.sending import Sender
 from popgate.spark.sink_options import SinkOptions, read_sink_options
-from popgate.wire.batches import decode_batch
-from popgate.wire.configs import TopicConfig
-from popgate.wire.routes import QueueData, TopicRoute
+from popgate.wire.bodies.configs import TopicConfig
+from popgate.wire.bodies.routes import QueueData, TopicRoute
+from popgate.wire.messages.batches import decode_batch
 
 MAP = pa.map_(pa.string(), pa.string())
 Column = tuple[pa.DataType, list[Any]]

@@ -20,10 +20,10 @@ from brokers.embedded.storage.keys import META, SPACES
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, Sent, TopicConfig
-from popgate.packed import PackedMessages
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="model")
 WINDOW_MS = 8_000

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popgate.queue_numbers import MOST_NUMBERS, Numbered, QueueNumbers, joined, may_be_numbered
+from popgate.ids.queue_numbers import MOST_NUMBERS, Numbered, QueueNumbers, joined, may_be_numbered
 
 queue = st.tuples(st.sampled_from(["broker-a", "broker-b", "broker-c", "ä"]), st.integers(0, 6))
 queues = st.lists(queue, max_size=12)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from popgate.errors import IllegalReceipt
-from popgate.receipt import Receipt, parse_receipt
+from popgate.ids.receipt import Receipt, parse_receipt
 
 NUMBERS = st.integers(-2, 1 << 64).map(str) | st.sampled_from(
     ["", "07", "+1", "1_0", "\u0663", "x", "0" * 30]

@@ -3,9 +3,9 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.signing import SIGNATURE, UNIQUE_KEY_QUERY, V4_9_3, sign, verify
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.signature import SIGNATURE, UNIQUE_KEY_QUERY, V4_9_3, sign, verify
 from protocols.remoting.door import credentials_in
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from popgate.errors import IllegalFilter
 from popgate.sql import SqlFilter
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["1", "2", "3", "x", "xy", "it's", "中"])

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 
 HOUR_MS = 3_600_000
 

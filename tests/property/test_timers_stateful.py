@@ -29,8 +29,8 @@ from brokers.embedded.storage.store import Durability, Store
 from popgate.errors import NotFound
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties, find_property
-from popgate.wire.records import Record, decode_record, encode_record, pack_host
+from popgate.wire.messages.properties import encode_properties, find_property
+from popgate.wire.messages.records import Record, decode_record, encode_record, pack_host
 
 HOST = pack_host("10.0.0.1:1")
 SETTINGS = EmbeddedSettings(durability=Durability.NONE, max_due=3)

@@ -33,8 +33,8 @@ from brokers.embedded.transactions.half_messages import HalfMessages
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TopicConfig, TransactionCheck
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_record, encode_record, pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_record, encode_record, pack_host
 
 HOST = pack_host("10.0.0.1:1")
 FIRST_MS, INTERVAL_MS, CHECKS_ALLOWED, AGE_MS, KEPT_MS = 60, 100, 2, 1000, 500

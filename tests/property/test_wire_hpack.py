@@ -12,8 +12,14 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.grpc.http2 import huffman
-from protocols.grpc.http2.hpack import HeaderBomb, HeaderDecoder, HeadersTooLarge, HpackError, encode_fields
+from protocols.grpc.http2.hpack import huffman
+from protocols.grpc.http2.hpack.decoder import (
+    HeaderBomb,
+    HeaderDecoder,
+    HeadersTooLarge,
+    HpackError,
+    encode_fields,
+)
 
 PUBLISHED = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 TABLE = 4_096

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popgate.tags import TagFilter
-from popgate.wire.properties import (
+from popgate.filters.tags import TagFilter
+from popgate.wire.messages.properties import (
     decode_properties,
     drop_properties,
     encode_properties,

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import PeerWireError
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.record_reader import RecordReader
-from popgate.wire.records import (
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.record_reader import RecordReader
+from popgate.wire.messages.records import (
     Record,
     decode_record,
     decode_records,

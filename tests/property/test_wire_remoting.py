@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import PeerWireError
-from popgate.wire.fastjson import dumps, dumps_keyed, loads, object_key
-from popgate.wire.handles import PopInfo, decode_bits, encode_bits, encode_pop_info, parse_pop_info
-from popgate.wire.headers import LANGUAGES, Serialization
-from popgate.wire.jsontext import dumps_plain, loads_plain
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.signing import sign, verify
-from popgate.wire.static_topics import QueueMapping
+from popgate.wire.bodies.pop_info import PopInfo, decode_bits, encode_bits, encode_pop_info, parse_pop_info
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping
+from popgate.wire.frames.headers import LANGUAGES, Serialization
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.signature import sign, verify
+from popgate.wire.json_syntax.fastjson import dumps, dumps_keyed, loads, object_key
+from popgate.wire.json_syntax.jsontext import dumps_plain, loads_plain
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 
 _PIECE = 1 << 16
 

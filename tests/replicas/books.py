@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokers.remote.settle.ack_batcher import real_topic
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.testing.rocketmq.plans import CLUSTER_NAME, MASTER
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import loads
-from popgate.wire.records import decode_records
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import loads
+from popgate.wire.messages.records import decode_records
 from tests.replicas.ledger import Delivery
 
 REVIVE_LOG = f"rmq_sys_REVIVE_LOG_{CLUSTER_NAME}"

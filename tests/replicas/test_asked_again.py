@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from brokers.remote.metadata.config_codec import topic_fields
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
 from popgate.model import MessageType, TopicConfig
 from popgate.testing.rocketmq.asking import ask
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import UNIQ_KEY, encode_properties, find_property
-from popgate.wire.records import TRANSACTION_COMMIT, Record, decode_records
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.properties import UNIQ_KEY, encode_properties, find_property
+from popgate.wire.messages.records import TRANSACTION_COMMIT, Record, decode_records
 from protocols.grpc.pb.definition_pb2 import Code
 from tests.replicas.test_any_replica import A, B, Reader, half
 from tests.support.waiting import until, wait_until

@@ -26,7 +26,7 @@ from popgate.errors import BrokerUnavailable
 from popgate.faults import Faults
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from popgate.context import Context
-from popgate.filters import _short_filter
+from popgate.filters.compiled import _short_filter
 from popgate.model import GroupConfig, TopicConfig
 from processors.limits import Limits
 from processors.requests import Receive

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 from protocols.grpc.pb.definition_pb2 import Code
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -163,7 +163,7 @@ def test_scenario_12_the_doctor_finds_nothing_wrong_where_all_is_well(
 
 
 def test_scenario_12_a_look_leaves_nothing_behind_that_it_can_delete(gateway: GatewayProcess) -> None:
-    from proxy.cli.calling import Gateway
+    from proxy.cli.console.admin_client import Gateway
 
     with Gateway(gateway.admin) as api:
         for kind in ("topics", "groups"):
@@ -179,7 +179,7 @@ def test_scenario_12_a_look_leaves_nothing_behind_that_it_can_delete(gateway: Ga
 
 def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
     """More is sent within `embedded.repeat_window_s` than `embedded.max_known_sends`."""
-    from proxy.cli.calling import Gateway
+    from proxy.cli.console.admin_client import Gateway
 
     with GatewayProcess(options=["--set", "embedded.max_known_sends=1024"]) as gateway:
         with Gateway(gateway.admin) as api:
@@ -375,7 +375,7 @@ def test_scenario_12_a_gateway_that_makes_no_topics_is_looked_at_by_a_topic_of_i
             ["route"],
             "popgate topic create missing, or name another one: --topic",
         )
-        from proxy.cli.calling import Gateway
+        from proxy.cli.console.admin_client import Gateway
 
         with Gateway(gateway.admin) as api:
             for name in ("probe", "another"):

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from brokers.remote.consume.arrival_watch import LONGEST_S
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.timestamp_pb2 import Timestamp

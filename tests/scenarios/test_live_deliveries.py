@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from popgate.errors import Fault
-from popgate.receipt import parse_receipt
-from popgate.wire.codes import RequestCode
+from popgate.ids.receipt import parse_receipt
+from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing import GatewayDidNotStart, GatewayProcess, running_gateway
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

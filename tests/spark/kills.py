@@ -39,8 +39,8 @@ from popgate.blocking import BlockingConnection
 from popgate.errors import GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import GatewayProcess
-from popgate.wire.codes import ResponseCode
-from popgate.wire.records import decode_records
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.records import decode_records
 from tests.support.waiting import PATIENCE_S, wait_until
 
 IN, COUNTS, COPIES, LEDGER = "numbers", "counts", "copies", "books"

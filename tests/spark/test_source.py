@@ -15,8 +15,8 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient
 from popgate.testing.gateway import GatewayProcess
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import decode_records
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import decode_records
 from tests.spark.conftest import LONGEST_S, SPARK_S
 from tests.support.waiting import wait_until
 

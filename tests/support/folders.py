@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from popgate.unix_sockets import LONGEST_PATH
+from popgate.sockets.unix_sockets import LONGEST_PATH
 
 _FOR_NAMES = 45
 """Bytes for the folder's own name and for that of a socket in it, or in a folder below."""

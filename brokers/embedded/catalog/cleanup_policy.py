@@ -9,7 +9,7 @@ from __future__ import annotations
 from popgate.errors import BadRequest, Fault, shown
 from popgate.model import CLEANUP_POLICY, COMPACTION, MessageType, TopicConfig
 from popgate.naming import is_derived_topic
-from popgate.wire.properties import KEYS, find_property
+from popgate.wire.messages.properties import KEYS, find_property
 
 _DELETE = "DELETE"
 _KEYS = KEYS.encode()

@@ -42,7 +42,7 @@ from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, shown
 from popgate.naming import DEAD_LETTER_PREFIX
-from popgate.wire.hosts import pack_host
+from popgate.wire.messages.hosts import pack_host
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0

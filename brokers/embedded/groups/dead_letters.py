@@ -13,11 +13,11 @@ from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import LocalWireError
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import BROADCAST_GROUP, TopicConfig
 from popgate.naming import dead_letter_topic, pop_retry_topic_v2, retry_topic
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import (
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEYS,
@@ -29,7 +29,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import Record, decode_record
+from popgate.wire.messages.records import Record, decode_record
 
 _UNIQ_KEY = UNIQ_KEY.encode()
 _KEYS = KEYS.encode()

@@ -14,8 +14,8 @@ from brokers.embedded.storage.keys import (
     split_progress_key,
     split_progress_value,
 )
+from popgate.ids.receipt import OF_RETRY_V2, OF_TOPIC
 from popgate.model import StartFrom
-from popgate.receipt import OF_RETRY_V2, OF_TOPIC
 
 
 class GroupTopic:
@@ -58,7 +58,7 @@ class GroupTopic:
 
     @property
     def topic_type(self) -> int:
-        """What receipts say of the topic (`popgate.receipt.Receipt`)."""
+        """What receipts say of the topic (`popgate.ids.receipt.Receipt`)."""
         return OF_TOPIC if self.main is None else OF_RETRY_V2
 
     @property

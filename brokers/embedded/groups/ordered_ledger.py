@@ -19,7 +19,7 @@ from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
 from brokers.embedded.storage.keys import INFLIGHT
 from popgate.model import StoredMessage
-from popgate.wire.properties import SHARDING_KEY, find_property
+from popgate.wire.messages.properties import SHARDING_KEY, find_property
 
 if TYPE_CHECKING:
     from brokers.embedded.groups.group_topic import GroupTopic

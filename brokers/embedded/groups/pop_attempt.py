@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokers.embedded.groups.entries import Entry, short_text
+from popgate.ids.receipt import OF_TOPIC, ORDERED
 from popgate.model import Filter, Pop, StoredMessage
-from popgate.receipt import OF_TOPIC, ORDERED
-from popgate.wire.records import Record, host_text
+from popgate.wire.messages.records import Record, host_text
 
 if TYPE_CHECKING:
     from brokers.embedded.groups.ledger import Ledger

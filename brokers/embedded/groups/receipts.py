@@ -8,7 +8,7 @@ from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.storage.keys import OFFSET_BITS, QUEUE_BITS, commit_offset
 from popgate.errors import IllegalReceipt, ReceiptExpired
-from popgate.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
+from popgate.ids.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FINISHED = "the message is finished already"

@@ -11,7 +11,7 @@ from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
 from brokers.embedded.storage.keys import INFLIGHT, inflight_key
 from popgate.errors import PeerWireError
-from popgate.wire.records import decode_record
+from popgate.wire.messages.records import decode_record
 
 if TYPE_CHECKING:
     from brokers.embedded.groups.group_topic import GroupTopic

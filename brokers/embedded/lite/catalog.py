@@ -28,7 +28,7 @@ from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
 from popgate.errors import LiteTopicQuotaExceeded
 from popgate.lite import LITE_EXPIRATION
-from popgate.wire.records import Record
+from popgate.wire.messages.records import Record
 
 _MINUTE_MS = 60_000
 _LONGEST_EXPIRATION_MIN = 30 * 24 * 60

@@ -20,8 +20,8 @@ from brokers.embedded.runtime.counters import Counters
 from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
-from popgate.receipt import ORDERED, Receipt
-from popgate.wire.records import Record
+from popgate.ids.receipt import ORDERED, Receipt
+from popgate.wire.messages.records import Record
 
 LITE_QUEUE = 1 << 20
 """In the place of the queue in receipts; no queue has this number. The last field is the lite id."""

@@ -7,7 +7,7 @@ from brokers.embedded.groups.receipts import expired
 from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
 from brokers.embedded.lite.engine import LiteEngine
 from popgate.errors import IllegalReceipt, ReceiptExpired
-from popgate.receipt import NO_BROKER, Receipt, parse_receipt
+from popgate.ids.receipt import NO_BROKER, Receipt, parse_receipt
 
 
 def find_delivery(

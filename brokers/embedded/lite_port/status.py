@@ -19,7 +19,7 @@ from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.keys import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.storage.keys import LITE, lite_prefix_of_group
 from popgate.model import Standing, StartFrom
-from popgate.wire.records import Record
+from popgate.wire.messages.records import Record
 
 _MOST_LOOKED = 16_384
 _MOST_LISTED = 4_096

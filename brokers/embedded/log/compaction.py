@@ -39,8 +39,8 @@ from brokers.embedded.storage.keys import (
     tombstone_key,
 )
 from brokers.embedded.storage.store import Store
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
-from popgate.wire.records import Record
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.records import Record
 
 _AT_ONCE = 64
 """Messages that one step looks at, or tombstones that it removes."""

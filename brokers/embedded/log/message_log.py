@@ -29,9 +29,9 @@ from brokers.embedded.storage.keys import (
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import PeerWireError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import StoredMessage
-from popgate.packed import PackedMessages
-from popgate.wire.records import (
+from popgate.wire.messages.records import (
     Record,
     decode_record,
     encode_record,

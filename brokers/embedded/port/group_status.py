@@ -17,13 +17,13 @@ from brokers.embedded.groups.unordered_ledger import UnorderedLedger
 from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
 from brokers.embedded.lite_port.status import held_of, record_of, standing_of, waiting_behind
 from popgate.errors import BadRequest
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.lite import takes_lite_topics
-from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing
 from popgate.naming import pop_retry_topic_v2
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
-from popgate.wire.records import Record
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
+from popgate.wire.messages.records import Record
 
 _MOST_HELD = 256
 _PAIRS = 1 << 64

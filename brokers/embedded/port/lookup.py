@@ -27,10 +27,10 @@ from brokers.embedded.storage.keys import (
 )
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import StoredMessage
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
-from popgate.wire.records import Record
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.records import Record
 
 _KEYS = KEYS.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()

@@ -21,8 +21,8 @@ from brokers.embedded.engine.facet import Facet
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound
 from popgate.model import Message, Sent, StoredMessage
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import (
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import (
     LONGEST_BLOCK,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,

@@ -13,9 +13,9 @@ from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored, stored_message
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
+from popgate.messages.stored_records import StoredRecords, held_bytes
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
-from popgate.stored_records import StoredRecords, held_bytes
-from popgate.wire.records import plain_parts
+from popgate.wire.messages.records import plain_parts
 
 
 class PullFacet(Facet):

@@ -21,8 +21,8 @@ from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.port.send_back import MOST_TIMES, retry_config, retry_properties
 from popgate.context import Context
 from popgate.naming import retry_topic
-from popgate.wire.properties import KEYS, RETRY_TOPIC, UNIQ_KEY, find_property
-from popgate.wire.records import Record, encode_record
+from popgate.wire.messages.properties import KEYS, RETRY_TOPIC, UNIQ_KEY, find_property
+from popgate.wire.messages.records import Record, encode_record
 
 _UNIQ_KEY, _KEYS, _RETRY_TOPIC = UNIQ_KEY.encode(), KEYS.encode(), RETRY_TOPIC.encode()
 _MOST = 256

@@ -19,7 +19,7 @@ from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported
 from popgate.model import TopicConfig
 from popgate.naming import dead_letter_topic, pop_retry_topic_v2
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     DLQ_ORIGIN_TOPIC,
     KEYS,
     LONGEST_BLOCK,
@@ -29,7 +29,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import Record
+from popgate.wire.messages.records import Record
 
 _ORIGIN_TOPIC, _RETRY_TOPIC = DLQ_ORIGIN_TOPIC.encode(), RETRY_TOPIC.encode()
 _UNIQ_KEY, _KEYS, _COUNT = UNIQ_KEY.encode(), KEYS.encode(), REDRIVE_COUNT.encode()

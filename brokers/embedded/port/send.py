@@ -23,13 +23,13 @@ from popgate.errors import (
     LocalWireError,
     PropertiesTooLarge,
 )
-from popgate.hashing import consistent_hash, java_hash
-from popgate.message_id import make_message_id
+from popgate.ids.hashes import consistent_hash, java_hash
+from popgate.ids.message_id import make_message_id
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
-from popgate.packed import PackedMessages
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import (
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import (
     KEYS,
     LITE_TOPIC,
     LONGEST_BLOCK,
@@ -41,7 +41,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import encode_record
+from popgate.wire.messages.records import encode_record
 
 _UNIQ_KEY = UNIQ_KEY.encode()
 _TRANSACTION = MessageType.TRANSACTION

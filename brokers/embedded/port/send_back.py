@@ -13,13 +13,13 @@ from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.dead_letters import topic_in
 from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
-from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, NotFound, shown
-from popgate.message_id import encode_offset_message_id
+from popgate.groups.delay_levels import delay_ms_of
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Message, SendBack, TopicConfig
 from popgate.naming import RETRY_PREFIX, retry_topic
-from popgate.wire.hosts import host_text, pack_host
-from popgate.wire.properties import (
+from popgate.wire.messages.hosts import host_text, pack_host
+from popgate.wire.messages.properties import (
     DELAY,
     KEYS,
     LONGEST_BLOCK,
@@ -36,7 +36,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import Record, decode_record, encode_record
+from popgate.wire.messages.records import Record, decode_record, encode_record
 
 _UNIQ_KEY, _KEYS = UNIQ_KEY.encode(), KEYS.encode()
 _RETRY_TOPIC, _ORIGIN_ID, _WAIT = RETRY_TOPIC.encode(), ORIGIN_MESSAGE_ID.encode(), WAIT.encode()

@@ -42,7 +42,7 @@ from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.model import Sent
-from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.messages.properties import UNIQ_KEY, find_property
 
 _log = logging.getLogger(__name__)
 _UNIQ_KEY = UNIQ_KEY.encode()

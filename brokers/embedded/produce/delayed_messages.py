@@ -23,9 +23,9 @@ from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.storage.store import Store
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown
-from popgate.receipt import NO_RECALL_HANDLE
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
-from popgate.wire.records import record_properties
+from popgate.ids.receipt import NO_RECALL_HANDLE
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.records import record_properties
 
 _PLACE = struct.Struct(">IH")
 """In front of the record: topic id, queue."""

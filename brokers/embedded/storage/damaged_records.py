@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from brokers.embedded.storage.keys import DAMAGED
 from brokers.embedded.storage.store import Store
 from popgate.errors import PeerWireError
-from popgate.wire.records import Record, decode_record
+from popgate.wire.messages.records import Record, decode_record
 
 _log = logging.getLogger(__name__)
 _MOST_PLACES = 10_000

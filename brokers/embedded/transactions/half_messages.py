@@ -45,13 +45,13 @@ from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalTransactionId, PeerWireError, TopicNotFound, shown
 from popgate.model import EndTransaction, HalfPlace, Message, Resolution, TopicConfig, TransactionCheck
 from popgate.naming import TRANSACTION_CHECKS_EXHAUSTED_TOPIC
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
     find_property,
 )
-from popgate.wire.records import (
+from popgate.wire.messages.records import (
     TRANSACTION_COMMIT,
     record_properties,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from popgate.wire.properties import LONGEST_BLOCK, TRAN_MSG, drop_properties, set_property
-from popgate.wire.records import TRANSACTION_MASK, decode_record, encode_record
+from popgate.wire.messages.properties import LONGEST_BLOCK, TRAN_MSG, drop_properties, set_property
+from popgate.wire.messages.records import TRANSACTION_MASK, decode_record, encode_record
 
 _STATE = struct.Struct(">IHQQQI")
 

@@ -15,8 +15,8 @@ import secrets
 from brokers.embedded.storage.keys import META
 from brokers.embedded.storage.store import Store
 from popgate.errors import IllegalTransactionId, shown
+from popgate.ids.transaction_ids import seal, unseal
 from popgate.model import EndTransaction, HalfPlace
-from popgate.transaction_ids import seal, unseal
 
 _SECRET_KEY = b"transaction secret"
 _SECRET_BYTES = 32

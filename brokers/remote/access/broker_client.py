@@ -13,8 +13,8 @@ from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 

@@ -21,9 +21,9 @@ from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, TopicNotFound, shown
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 Read = TypeVar("Read")
 

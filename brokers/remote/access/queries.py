@@ -13,8 +13,8 @@ from popgate.errors import (
     GatewayError,
     PeerWireError,
 )
-from popgate.wire.parts import load_object
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax.parts import load_object
 
 Read = TypeVar("Read")
 Answer = TypeVar("Answer")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from popgate.clock import Clock, pause
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 1.0

@@ -10,9 +10,9 @@ from brokers.remote.cluster.brokers import KnownBrokers
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError
-from popgate.wire.codes import RequestCode
-from popgate.wire.heartbeats import HeartbeatData
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import HeartbeatData
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from brokers.capabilities import ConnectedClient
 from brokers.remote.cluster.routes import Routes
 from popgate.errors import BrokerUnavailable, TopicNotFound
-from popgate.wire.routes import BrokerData
+from popgate.wire.bodies.routes import BrokerData
 
 _MOST_LOOKED_UP = 16
 """Unknown topics of one client that are looked up for one heartbeat."""

@@ -18,11 +18,8 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import GatewayError, PeerWireError
-from popgate.verdict import Verdict
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command
-from popgate.wire.running import (
+from popgate.groups.verdict import Verdict
+from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,
     CONSUME_TYPE,
     EXCEPTION,
@@ -35,6 +32,9 @@ from popgate.wire.running import (
     ConsumeResult,
     ConsumerRunningInfo,
 )
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.records import decode_record
 
 _RESULTS = {
     Verdict.CONSUMED: (SUCCESS, ""),

@@ -18,10 +18,10 @@ from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of
 from popgate.cluster import BrokerView, ClusterView, NameServerView
 from popgate.errors import GatewayError, PeerWireError, shown
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.parts import load_object, table
-from popgate.wire.remoting import Command
-from popgate.wire.routes import BrokerData, ClusterInfo
+from popgate.wire.bodies.routes import BrokerData, ClusterInfo
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax.parts import load_object, table
 
 _MOST_ASKED = 256
 """Processes of brokers in one look."""

@@ -16,9 +16,9 @@ from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.model import Reading
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import Connection, ConsumerConnection
-from popgate.wire.parts import texts
+from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.parts import texts
 
 _NOBODY = "no consumer for this group"
 """What a broker says, in small letters, of a group that it knows no consumer of."""

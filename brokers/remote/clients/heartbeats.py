@@ -12,10 +12,9 @@ from typing import Final
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
 from brokers.remote.clients.link_slots import Membership, Role
-from popgate.hashing import java_hash
+from popgate.ids.hashes import java_hash
 from popgate.model import FilterKind, Reading
-from popgate.wire.headers import LANGUAGES, OTHER
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
     CLUSTERING,
@@ -24,7 +23,8 @@ from popgate.wire.heartbeats import (
     HeartbeatData,
     SubscriptionData,
 )
-from popgate.wire.remoting import VERSION
+from popgate.wire.frames.headers import LANGUAGES, OTHER
+from popgate.wire.frames.remoting import VERSION
 
 MEMBER_VERSION: Final = 0x506F7000
 """A version that no library has: of clients that come through a gateway. Tools show HIGHER_VERSION."""

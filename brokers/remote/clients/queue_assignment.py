@@ -12,10 +12,10 @@ from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each, worst
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
-from popgate.wire.bodies import AssignmentQuery, decode_assignments
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.heartbeats import BROADCASTING, CLUSTERING
+from popgate.wire.bodies.heartbeats import BROADCASTING, CLUSTERING
+from popgate.wire.bodies.small_bodies import AssignmentQuery, decode_assignments
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.json_syntax.fastjson import dumps
 
 POP = "POP"
 

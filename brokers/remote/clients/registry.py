@@ -25,7 +25,7 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 

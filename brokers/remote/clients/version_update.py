@@ -11,8 +11,8 @@ from __future__ import annotations
 from brokers.channel import Speaker
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import PeerWireError
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerConnection
+from popgate.wire.bodies.heartbeats import ConsumerConnection
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _TRIES = 3
 

@@ -20,8 +20,8 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, shown
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import BrokerData, ClusterInfo, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, ClusterInfo, TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerTimeout, BrokerUnavailable
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _LEAST_TRY_S = 0.2
 _LEAST_BETWEEN_LOOKUPS_S = 1.0

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from popgate.errors import BadRequest, PeerWireError, shown
 from popgate.model import Permission, Queue
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.static_topics import leaders
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import leaders
 
 
 class Place(NamedTuple):

@@ -19,8 +19,8 @@ from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import BrokerData, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from popgate.errors import (
 )
 from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _MOST_WAITING = 65_536
 _NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout

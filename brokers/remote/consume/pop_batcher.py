@@ -17,8 +17,8 @@ from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import SUSPENDS_FROM, Deliveries
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.ids.receipt import parse_receipt
 from popgate.model import GroupConfig, Pop, StoredMessage
-from popgate.receipt import parse_receipt
-from popgate.wire.properties import UNIQ_KEY, find_property
-from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import UNIQ_KEY, find_property
 
 _log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from brokers.remote.read.origins import true_origin
 from brokers.remote.read.senders import born_host, born_ms
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
+from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, ORDERED, Receipt, parse_receipt
 from popgate.model import StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, ORDERED, Receipt, parse_receipt
-from popgate.wire.handles import PopInfo, parse_pop_info
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import POP_CK, drop_properties, find_property
-from popgate.wire.records import Record, decode_record
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.pop_info import PopInfo, parse_pop_info
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import POP_CK, drop_properties, find_property
+from popgate.wire.messages.records import Record, decode_record
 
 _POP_CK = POP_CK.encode()
 _LARGEST = 1 << 62

@@ -23,11 +23,11 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.naming import GROUP_LONGEST, TOPIC_LONGEST
-from popgate.wire import parts
-from popgate.wire.codes import ResponseCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.remoting import Command
-from popgate.wire.routes import MOST_QUEUES
+from popgate.wire.bodies.routes import MOST_QUEUES
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax import parts
+from popgate.wire.json_syntax.fastjson import dumps
 
 MESSAGE_TYPE = "message.type"
 _TYPES = {one.value: one for one in MessageType}

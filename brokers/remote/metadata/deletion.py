@@ -11,8 +11,8 @@ from brokers.remote.metadata.topics import Topics
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 
 class Deletion:

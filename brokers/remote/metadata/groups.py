@@ -23,8 +23,8 @@ from popgate.errors import (
 )
 from popgate.model import GroupConfig
 from popgate.naming import is_derived_topic
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.parts import as_object, table, texts
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.parts import as_object, table, texts
 
 _log = logging.getLogger(__name__)
 

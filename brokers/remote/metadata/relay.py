@@ -19,7 +19,7 @@ from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Unsupported, shown
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 
 _AT_ONCE: Final = 16
 

@@ -25,9 +25,9 @@ from popgate.errors import (
 )
 from popgate.model import Permission, Route, TopicConfig
 from popgate.naming import is_system_topic
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.parts import as_object, table
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.parts import as_object, table
 
 _SHOWN_WITHIN_S = 5.0
 """How long a change may take on its way from the brokers to the name servers, or as long as a request."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from popgate.model import Message, MessageType
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     DELAY,
     LONGEST_IN_BATCH,
     TIMER_DELAY_MS,
@@ -15,7 +15,7 @@ from popgate.wire.properties import (
     WAIT,
     find_property,
 )
-from popgate.wire.records import TRANSACTION_MASK
+from popgate.wire.messages.records import TRANSACTION_MASK
 
 _AROUND = 22
 """Bytes that a message of a batch has beside its body and its properties."""

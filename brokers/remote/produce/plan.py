@@ -24,7 +24,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import Message, MessageType, Sent
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
 
 _MOST_TOPICS = 4_096
 

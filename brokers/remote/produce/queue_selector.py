@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from brokers.remote.cluster.queues import places_of
 from brokers.remote.produce.broker_latency import BrokerLatency
-from popgate.hashing import consistent_hash, java_hash
+from popgate.ids.hashes import consistent_hash, java_hash
 from popgate.model import Permission
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
 
 
 class Target(NamedTuple):

@@ -15,8 +15,8 @@ from brokers.remote.settle.recent_handles import RecentHandles
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
-from popgate.receipt import NO_RECALL_HANDLE
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.ids.receipt import NO_RECALL_HANDLE
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _LONGEST = 4_096
 _MOST = 4_096

@@ -17,9 +17,9 @@ from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault, NotFound, PeerWireError, shown
 from popgate.model import Message, Sent, StoredMessage
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import LONGEST_BLOCK, REPLY_TO_CLIENT, find_property
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import LONGEST_BLOCK, REPLY_TO_CLIENT, find_property
 
 _LONGEST_NUMBER = 20
 

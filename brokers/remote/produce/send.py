@@ -36,10 +36,10 @@ from popgate.errors import (
     GatewayError,
     PeerWireError,
 )
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _NOT_DONE = frozenset(
     {

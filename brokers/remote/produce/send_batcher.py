@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from brokers.remote.produce.batches import goes_alone
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from brokers.batches import Batch
 from brokers.remote.produce.batches import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
+from popgate.messages.packed_messages import PackedMessages, signed
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
-from popgate.packed import PackedMessages, signed
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.codes import RequestCode
-from popgate.wire.properties import (
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.messages.batches import BatchItem, encode_batch
+from popgate.wire.messages.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
     KEYS,
@@ -35,7 +35,7 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.records import TRANSACTION_PREPARED
+from popgate.wire.messages.records import TRANSACTION_PREPARED
 
 _UNIQ_KEY = UNIQ_KEY.encode()
 _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()

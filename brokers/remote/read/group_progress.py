@@ -21,8 +21,8 @@ from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.parts import as_object, number, table, text, texts
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.parts import as_object, number, table, text, texts
 
 _AT_ONCE = 32
 """Queues that are asked about at a time; three requests each."""

@@ -15,12 +15,12 @@ from brokers.remote.read.pull import stored
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, PeerWireError, shown
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import StoredMessage
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
-from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.records import Record, decode_record, decode_records
 
 _KEYS = KEYS.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()

@@ -21,10 +21,10 @@ from popgate.errors import (
 )
 from popgate.model import Bounds, Permission, QueueOffsets, StartFrom
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.running import decode_offsets
+from popgate.wire.bodies.consumer_info import decode_offsets
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 LARGEST_OFFSET = (1 << 63) - 1
 _NOT_FOUND = (int(ResponseCode.QUERY_NOT_FOUND),)

@@ -7,7 +7,7 @@ which nobody subscribes to. Source: protocol facts 4.2 and 7.8 (CONSUMER_SEND_MS
 from __future__ import annotations
 
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.wire.properties import RETRY_TOPIC, find_property, set_property
+from popgate.wire.messages.properties import RETRY_TOPIC, find_property, set_property
 
 _RETRY_TOPIC = RETRY_TOPIC.encode()
 

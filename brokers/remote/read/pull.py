@@ -32,13 +32,13 @@ from popgate.errors import (
     IllegalOffset,
     PeerWireError,
 )
+from popgate.messages.stored_records import StoredRecords, held_bytes
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.stored_records import StoredRecords, held_bytes
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import Record, decode_record, decode_records
 
 READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2

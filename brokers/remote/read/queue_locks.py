@@ -12,9 +12,9 @@ from brokers.remote.cluster.queues import place_of
 from brokers.remote.metadata.groups import Groups
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.parts import each, number, text
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.json_syntax.fastjson import dumps
+from popgate.wire.json_syntax.parts import each, number, text
 
 Named = tuple[str, str, int]
 _MOST_UNKNOWN = 32

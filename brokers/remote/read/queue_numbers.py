@@ -2,8 +2,8 @@
 
 Every name server keeps them for itself, and none compares before it sets. So who gives numbers has a lease at
 a broker meanwhile, reads what all name servers have, and tells all of them what follows from it. What differs
-is joined as `popgate.queue_numbers` says: all gateways come to the same, also where no lease was to be had.
-Sources: protocol facts 5.5 (100, 101, 41); RocketMQ 5.3.3's KVConfigManager.
+is joined as `popgate.ids.queue_numbers` says: all gateways come to the same, also where no lease was to be
+had. Sources: protocol facts 5.5 (100, 101, 41); RocketMQ 5.3.3's KVConfigManager.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from brokers.remote.read.queue_locks import QueueLocks
 from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable, GatewayError
-from popgate.queue_numbers import Numbered, QueueNumbers, joined, may_be_numbered
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.ids.queue_numbers import Numbered, QueueNumbers, joined, may_be_numbered
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 NAMESPACE: Final = "POPGATE_QUEUE_NUMBERS"
 LEASES: Final = "numbers of queues"

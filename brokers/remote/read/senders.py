@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, find_property
-from popgate.wire.records import Record
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, find_property
+from popgate.wire.messages.records import Record
 
 _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 

@@ -19,7 +19,7 @@ from brokers.channel import Channel
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,9 +14,9 @@ from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerUnavailable
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import HeartbeatData
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.bodies.heartbeats import HeartbeatData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command, encode_command
 
 __all__ = ["ConnectionPool", "Handler"]
 
@@ -258,7 +258,7 @@ class ConnectionPool:
 
     def _signed(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
         # Loaded where there are credentials only.
-        from popgate.wire.signing import sign
+        from popgate.wire.frames.signature import sign
 
         account = self._settings.credentials
         assert account is not None  # noqa: S101

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from popgate.errors import BrokerBusy, GatewayError, LocalWireError
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 Handler = Callable[[str, int, Command], Command | Awaitable[Command | None] | None]
 """(address, link, request) -> the answer, or None."""

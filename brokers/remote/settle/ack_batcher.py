@@ -15,11 +15,11 @@ from brokers.remote.access.retry import when_not_busy
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalReceipt
+from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
-from popgate.wire.bodies import BatchAck, encode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _WIDEST = 1_024
 """Offsets from the start of its check point: what is further away is asked alone."""

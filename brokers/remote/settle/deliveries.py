@@ -22,10 +22,10 @@ from popgate.errors import (
     IllegalReceipt,
     ReceiptExpired,
 )
-from popgate.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.ids.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 SUSPENDS_FROM = 513
 """The version that brokers tell (5.5.0) from which on a delivery can be given up without being counted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from popgate.receipt import Receipt
+from popgate.ids.receipt import Receipt
 
 _MOST_QUEUES = 8_192
 _MOST_OFFSETS = 1_024

@@ -12,7 +12,7 @@ from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import GroupNotFound, NotFound, shown
 from popgate.model import SendBack
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _GONE = "look message by offset failed"
 """What a broker says, in small letters, when it has no message there."""

@@ -26,7 +26,7 @@ from popgate.errors import (
     NotFound,
     ReceiptExpired,
 )
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 
 LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""

@@ -23,8 +23,9 @@ from brokers.remote.transactions.ids import Half, make_transaction_id
 from brokers.remote.transactions.outcomes import TransactionOutcome
 from popgate.errors import PeerWireError, shown
 from popgate.model import HalfPlace, Resolution, StoredMessage, TransactionCheck
-from popgate.wire.codes import RequestCode
-from popgate.wire.properties import (
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import (
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
@@ -35,8 +36,7 @@ from popgate.wire.properties import (
     drop_properties,
     split_properties,
 )
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command
+from popgate.wire.messages.records import decode_record
 
 _log = logging.getLogger(__name__)
 

@@ -27,16 +27,16 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import EndTransaction, Resolution
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import UNIQ_KEY, find_property
-from popgate.wire.records import (
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import UNIQ_KEY, find_property
+from popgate.wire.messages.records import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     Record,
     decode_records,
 )
-from popgate.wire.remoting import Command
 
 _log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from popgate.errors import IllegalTransactionId, PeerWireError, PropertiesTooLarge, shown
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
+from popgate.ids.transaction_ids import seal, unseal
 from popgate.model import EndTransaction, Message
-from popgate.transaction_ids import seal, unseal
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     LONGEST_BLOCK,
     PGROUP,

@@ -19,9 +19,9 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import passes
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.codes import ResponseCode
-from popgate.wire.properties import KEYS, UNIQ_KEY, encode_properties, find_property
-from popgate.wire.records import Record, decode_records
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, encode_properties, find_property
+from popgate.wire.messages.records import Record, decode_records
 
 T = TypeVar("T")
 Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]

@@ -28,7 +28,7 @@ from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
 from popgate.spark.sending import FindSent, Sender
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.messages.properties import UNIQ_KEY, find_property
 
 _IN_MEMORY: Final = 64 << 20
 """Bytes of rows that wait; more of them go to a file."""

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import loads
-from popgate.wire.remoting import Command, RemotingWire
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command, RemotingWire
+from popgate.wire.json_syntax.fastjson import loads
 
 ANSWERED_WITHIN_S = 60.0
 """On a machine of two cores a server of Java stands still for seconds, and answers all the same."""

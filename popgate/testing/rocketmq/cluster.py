@@ -20,8 +20,8 @@ from popgate.testing.rocketmq.fetching import chosen_version, jars
 from popgate.testing.rocketmq.plans import BrokerPlan
 from popgate.testing.rocketmq.ports import free_ports, is_open
 from popgate.testing.rocketmq.servers import QUICK, JavaServer, Reaper, environment_of, java
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import loads
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.json_syntax.fastjson import loads
 
 _ORG = "org.apache.rocketmq"
 _BROKER_PORTS = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import TypeAlias
 
-from protocols.grpc.http2.streams import Stream
+from protocols.grpc.http2.frames.stream import Stream
 
 
 @unique

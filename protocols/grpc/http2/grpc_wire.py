@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from popgate.errors import LocalWireError
-from protocols.grpc.http2.answer_blocks import (
+from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, borne, packed, unpacked
+from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape, Status
+from protocols.grpc.http2.frames.codes import ErrorCode, Flood, Http2Error, StreamError
+from protocols.grpc.http2.frames.held_requests import KEEPING, Keeping
+from protocols.grpc.http2.frames.limits import Http2Limits
+from protocols.grpc.http2.frames.request_head import Head, MalformedHead, check_trailers, timeout_s
+from protocols.grpc.http2.frames.stream import Stream
+from protocols.grpc.http2.hpack.decoder import Field, HeadersTooLarge
+from protocols.grpc.http2.response_headers import (
     FINE,
     HEADERS,
     HEADERS_GZIP,
@@ -20,14 +28,6 @@ from protocols.grpc.http2.answer_blocks import (
     metadata_block,
     status_block,
 )
-from protocols.grpc.http2.codes import ErrorCode, Flood, Http2Error, StreamError
-from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape, Status
-from protocols.grpc.http2.head import Head, MalformedHead, check_trailers, timeout_s
-from protocols.grpc.http2.hpack import Field, HeadersTooLarge
-from protocols.grpc.http2.keeping import KEEPING, Keeping
-from protocols.grpc.http2.limits import Http2Limits
-from protocols.grpc.http2.packed import GZIP, TooLarge, Unpackable, borne, packed, unpacked
-from protocols.grpc.http2.streams import Stream
 
 _REMEMBERED: Final = 32
 _TOLD: Final = Http2Error("it was told")

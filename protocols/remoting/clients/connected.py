@@ -11,7 +11,7 @@ from itertools import islice
 
 from popgate.clock import Clock
 from popgate.model import FilterKind
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     CLUSTERING,
     FROM_LAST,

@@ -21,12 +21,12 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
 from popgate.naming import check_group
-from popgate.wire.codes import RequestCode
-from popgate.wire.heartbeats import ClientCheck, ConsumerData, SubscriptionData
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import ClientCheck, ConsumerData, SubscriptionData
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 from processors.clients.client_registry import ClientKind, connection_of
 from protocols.remoting.clients.membership import (
     LARGEST_HEARTBEAT,

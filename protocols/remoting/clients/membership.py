@@ -11,7 +11,7 @@ from typing import Final
 
 from popgate.errors import BadRequest, Fault, PeerWireError, TooManyRequests, shown
 from popgate.model import Reading
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key
 
 LARGEST_HEARTBEAT: Final = 1024 * 1024

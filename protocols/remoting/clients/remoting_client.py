@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popgate.errors import ClientNotFound, GatewayError, PeerWireError, Unsupported, shown
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, Reading, TransactionCheck
-from popgate.verdict import Verdict
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.consumer_info import SUCCESS, ConsumeResult, ConsumerRunningInfo
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
     CLUSTERING,
@@ -23,8 +23,8 @@ from popgate.wire.heartbeats import (
     ConsumerData,
     SubscriptionData,
 )
-from popgate.wire.remoting import Command
-from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from protocols.remoting.codec.marks import Origin

@@ -19,8 +19,8 @@ from popgate.model import (
     StartFrom,
     TopicConfig,
 )
-from popgate.wire import configs as wire
-from popgate.wire.configs import CUSTOMIZED, EXPONENTIAL, MESSAGE_TYPE
+from popgate.wire.bodies import configs as wire
+from popgate.wire.bodies.configs import CUSTOMIZED, EXPONENTIAL, MESSAGE_TYPE
 from protocols.remoting.codec.fields import number, text
 
 _TYPES: Final = {kind.value: kind for kind in MessageType}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from popgate.errors import BadRequest, Fault, GatewayError
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 
 
 class Refused(BadRequest):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokers.numbering import MOST_BROKERS
-from popgate.message_id import encode_offset_message_id
-from popgate.queue_numbers import QueueNumbers
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.queue_numbers import QueueNumbers
 
 OFFSET_BITS: Final = 63 - MOST_BROKERS.bit_length()
 """Of a place in one log: 16 PiB, which a broker that writes 100 MB in each second has after five years."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from popgate.errors import shown
-from popgate.wire.heartbeats import Connection
-from popgate.wire.surveys import Rate, Rates
+from popgate.wire.bodies.broker_stats import Rate, Rates
+from popgate.wire.bodies.heartbeats import Connection
 
 MOST_FIGURES: Final = 1_024
 """Of one broker; what is beyond is left out."""

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge, shown
-from popgate.message_id import make_message_id
+from popgate.groups.delay_levels import delay_ms_of
+from popgate.ids.message_id import make_message_id
+from popgate.messages.packed_messages import signed
 from popgate.model import Message, MessageType
 from popgate.naming import RETRY_PREFIX
-from popgate.packed import signed
-from popgate.wire.batches import BatchItem, decode_batch
-from popgate.wire.codes import SEND_ONCE, ResponseCode
-from popgate.wire.properties import (
+from popgate.wire.frames.codes import SEND_ONCE, ResponseCode
+from popgate.wire.messages.batches import BatchItem, decode_batch
+from popgate.wire.messages.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
     KEYS,
@@ -37,7 +37,7 @@ from popgate.wire.properties import (
     set_property,
     split_properties,
 )
-from popgate.wire.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from popgate.wire.messages.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import flag, long_number, number, text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.model import Bounds, Progress
-from popgate.wire.standings import QueueStanding
+from popgate.wire.bodies.offset_stats import QueueStanding
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
 

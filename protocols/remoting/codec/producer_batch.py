@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch
-from popgate.packed import PackedMessages
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
+from popgate.messages.packed_messages import PackedMessages
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
 from processors.limits import Limits
 from protocols.remoting.codec.messages import Head, shared_properties
 

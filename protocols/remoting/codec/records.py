@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct
 
+from popgate.messages.stored_records import StoredRecords
 from popgate.model import StoredMessage
-from popgate.stored_records import StoredRecords
-from popgate.wire.hosts import V4_SIZE, pack_host
-from popgate.wire.records import COMMIT_OFFSET_AT, STORE_HOST_AT, encode_record
+from popgate.wire.messages.hosts import V4_SIZE, pack_host
+from popgate.wire.messages.records import COMMIT_OFFSET_AT, STORE_HOST_AT, encode_record
 from protocols.remoting.codec.marks import Marks, Origin
 
 _unpack_place = Struct(">q").unpack_from

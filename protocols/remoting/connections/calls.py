@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
 from processors.budgets import Allowance
 from protocols.remoting.door import Door
 from protocols.remoting.requests import Request

@@ -7,10 +7,10 @@ import logging
 from typing import Any, Final
 
 from popgate.context import Context
-from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, RemotingWire, TlsSpoken
+from popgate.sockets.wire_driver import WireDriver
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined
 from protocols.proxy_protocol import Proxied, ProxyHeader
 from protocols.remoting.connections.calls import Host, RemotingCall

@@ -8,8 +8,8 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import V5_3_1, Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import V5_3_1, Command
 from processors.budgets import Allowance, Budgets
 from protocols.accepting import Listener
 from protocols.admission import Admission

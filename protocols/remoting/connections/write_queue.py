@@ -7,8 +7,8 @@ from collections import deque
 from typing import Final
 
 from popgate.errors import LocalWireError
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, encode_command
 from protocols.remoting.requests import Request
 
 MOST_TOLD: Final = 256 * 1024

@@ -12,8 +12,8 @@ from typing import Final
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.mapped.consuming import Mapped

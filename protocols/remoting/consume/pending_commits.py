@@ -12,8 +12,8 @@ from collections.abc import Coroutine
 from contextlib import closing
 from typing import Any, Final
 
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 ORDERED: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET})
 

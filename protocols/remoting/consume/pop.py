@@ -22,14 +22,14 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
+from popgate.ids.receipt import OF_TOPIC, Receipt, parse_receipt
 from popgate.model import Reading, StoredMessage
 from popgate.naming import check_group, check_topic, pop_retry_topic_v1, pop_retry_topic_v2
-from popgate.receipt import OF_TOPIC, Receipt, parse_receipt
-from popgate.wire.bodies import BatchAck, decode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.handles import PopInfo, encode_pop_info
-from popgate.wire.properties import POP_CK, set_property
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.pop_info import PopInfo, encode_pop_info
+from popgate.wire.bodies.small_bodies import BatchAck, decode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import POP_CK, set_property
 from processors.requests import Receive
 from protocols.draining import Waits
 from protocols.remoting.clients.remoting_client import consumer_key, filter_kind_of

@@ -13,9 +13,9 @@ from popgate.clock import pause
 from popgate.errors import GatewayError, IllegalOffset, NotFound, shown
 from popgate.model import Bounds, FilterKind, Pulled
 from popgate.naming import RETRY_PREFIX
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import SubscriptionData
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import SubscriptionData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
 from protocols.draining import Waits
 from protocols.remoting.codec.errors import Refused

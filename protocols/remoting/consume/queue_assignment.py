@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from brokers.capabilities import AssignedQueue
 from popgate.errors import BadRequest, PeerWireError, shown
 from popgate.model import Reading
-from popgate.wire import parts
-from popgate.wire.bodies import Assignment, AssignmentQuery, MessageQueue, encode_assignments
-from popgate.wire.codes import RequestCode
-from popgate.wire.heartbeats import BROADCASTING
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import BROADCASTING
+from popgate.wire.bodies.small_bodies import Assignment, AssignmentQuery, MessageQueue, encode_assignments
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax import parts
 from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.members.members import PushMember, nobody
 from protocols.remoting.requests import DoorHouse, Handler, Request

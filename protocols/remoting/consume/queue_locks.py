@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from popgate.errors import BadRequest, PeerWireError
 from popgate.model import Reading
-from popgate.wire.bodies import MessageQueue, QueueLocks, encode_locked
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks, encode_locked
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.requests import DoorHouse, Handler, Request
 

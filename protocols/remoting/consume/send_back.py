@@ -12,8 +12,8 @@ from typing import Final
 from popgate.errors import Fault, NotFound
 from popgate.model import SendBack
 from popgate.naming import check_group
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.log_places import broker_in, resolve_place
 from protocols.remoting.mapped.consuming import Mapped

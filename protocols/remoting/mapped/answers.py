@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from popgate.model import StoredMessage
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
 from protocols.remoting.mapped.offsets import QueueHoldings, QueueKey
 from protocols.remoting.requests import Request

@@ -18,8 +18,8 @@ from uuid import uuid4
 from popgate.clock import pause
 from popgate.errors import BadRequest, TooManyRequests
 from popgate.model import Pulled, SendBack, StoredMessage
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.consume.receive_rules import surely_held_until
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull, Receive

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Reading
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull
 from protocols.remoting.clients.remoting_client import consumer_key, peers_of

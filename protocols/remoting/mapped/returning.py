@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, NotFound
+from popgate.groups.delay_levels import delay_ms_of
 from popgate.model import SendBack
 from protocols.remoting.mapped.ending import Ending, answered, unasked, with_asked
 from protocols.remoting.mapped.holdings import ConnectionHoldings, PlaceIndex

@@ -16,16 +16,16 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import Permission, Queue, QueueOffsets, StartFrom
 from popgate.naming import check_group, check_topic
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.consumer_info import encode_offsets
+from popgate.wire.bodies.heartbeats import (
     Connection,
     ConsumerConnection,
     encode_producer_connections,
 )
-from popgate.wire.remoting import Command
-from popgate.wire.running import encode_offsets
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax.fastjson import dumps
 from processors.consume.resets import Reset
 from protocols.remoting.clients.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.clients.remoting_client import RemotingClient, peers_of

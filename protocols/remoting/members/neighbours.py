@@ -13,12 +13,12 @@ from brokers.relaying import BrokerAnswer
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, Unsupported
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.naming import check_group
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import encode_producer_connections
-from popgate.wire.running import encode_positions
-from popgate.wire.surveys import encode_producers
+from popgate.wire.bodies.broker_stats import encode_producers
+from popgate.wire.bodies.consumer_info import encode_positions
+from popgate.wire.bodies.heartbeats import encode_producer_connections
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.messaging import MessagingProcessor
 from protocols.remoting.clients.connected import all_producers, consumers_of, producers_of
 from protocols.remoting.codec.errors import code_of

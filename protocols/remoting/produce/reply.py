@@ -12,11 +12,11 @@ from typing import Final
 
 from popgate.errors import BrokerUnavailable, ClientTimeout, Fault, GatewayError, NotFound, shown
 from popgate.model import StoredMessage
-from popgate.wire.batches import BatchItem
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import host_text, pack_host
-from popgate.wire.properties import REPLY_TO_CLIENT, find_property
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.batches import BatchItem
+from popgate.wire.messages.hosts import host_text, pack_host
+from popgate.wire.messages.properties import REPLY_TO_CLIENT, find_property
 from protocols.remoting.clients.remoting_client import RemotingClient
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.messages import LONG, SHORT, Head, message_in

@@ -20,10 +20,11 @@ from popgate.naming import (
     check_topic,
     is_system_topic,
 )
-from popgate.wire.batches import BatchItem
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import (
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.batches import BatchItem
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import (
     CLUSTER,
     CORRELATION_ID,
     MAX_RECONSUME_TIMES,
@@ -31,7 +32,6 @@ from popgate.wire.properties import (
     find_property,
     set_property,
 )
-from popgate.wire.remoting import Command
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Origin

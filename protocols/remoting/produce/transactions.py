@@ -12,10 +12,10 @@ from typing import Final
 
 from popgate.errors import BadRequest
 from popgate.model import EndTransaction, HalfPlace, Resolution, TransactionCheck
-from popgate.wire.codes import RequestCode
-from popgate.wire.properties import PGROUP, UNIQ_KEY, find_property, set_property
-from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import PGROUP, UNIQ_KEY, find_property, set_property
+from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_stored

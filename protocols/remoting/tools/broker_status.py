@@ -11,16 +11,16 @@ from typing import Final
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
+from popgate.filters.tags import tag_code
 from popgate.model import MessageType
 from popgate.naming import check_group, is_system_topic
-from popgate.tags import tag_code
-from popgate.wire.bodies import MessageQueue, TopicList, encode_group_list, encode_kv_table
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.properties import find_property
-from popgate.wire.remoting import VERSION, Command
-from popgate.wire.standings import ConsumeStats
-from popgate.wire.surveys import IndexEntry, encode_all_standings, encode_index, encode_producers
+from popgate.wire.bodies.broker_stats import IndexEntry, encode_all_standings, encode_index, encode_producers
+from popgate.wire.bodies.offset_stats import ConsumeStats
+from popgate.wire.bodies.small_bodies import MessageQueue, TopicList, encode_group_list, encode_kv_table
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import VERSION, Command
+from popgate.wire.json_syntax.fastjson import dumps
+from popgate.wire.messages.properties import find_property
 from processors.requests import Pull
 from protocols.remoting.clients.connected import all_producers
 from protocols.remoting.clients.remoting_client import RemotingClient

@@ -25,15 +25,11 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
-from popgate.verdict import Verdict
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ACTIVELY, PASSIVELY, SubscriptionData
-from popgate.wire.remoting import Command
-from popgate.wire.running import (
+from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,
     CONSUME_TYPE,
     EXCEPTION,
@@ -48,6 +44,10 @@ from popgate.wire.running import (
     decode_offsets,
     encode_positions,
 )
+from popgate.wire.bodies.heartbeats import ACTIVELY, PASSIVELY, SubscriptionData
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientHandle, ClientKind
 from protocols.remoting.clients.remoting_client import RemotingClient

@@ -20,17 +20,17 @@ from popgate.errors import (
     shown,
 )
 from popgate.naming import check_group, check_topic, retry_topic
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.configs import (
+from popgate.wire.bodies.broker_stats import decode_subscription_group_list, decode_topic_list
+from popgate.wire.bodies.configs import (
     DataVersion,
     SubscriptionGroupConfig,
     encode_group_configs,
     encode_topic_configs,
 )
-from popgate.wire.remoting import Command
-from popgate.wire.standings import ConsumeStats, QueueOffsets, QueueStanding, TopicStats
-from popgate.wire.surveys import decode_subscription_group_list, decode_topic_list
+from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, QueueStanding, TopicStats
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.configs import fields_of, group_in, group_out, topic_in, topic_out
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text

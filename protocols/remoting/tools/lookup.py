@@ -10,8 +10,8 @@ from typing import Final
 
 from popgate.errors import Fault, NotFound
 from popgate.model import StoredMessage
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in

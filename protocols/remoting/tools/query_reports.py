@@ -1,13 +1,13 @@
-"""Drivers of streaming queries report how these stand, by a request code of ours (`popgate.wire.codes`)."""
+"""Drivers of streaming queries report how these stand, by a request code of ours (`frames.codes`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from popgate.errors import BadRequest, PeerWireError
-from popgate.wire.codes import REPORT_QUERY
-from popgate.wire.query_reports import QueryReport
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.query_reports import QueryReport
+from popgate.wire.frames.codes import REPORT_QUERY
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 

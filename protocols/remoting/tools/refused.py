@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from popgate.wire.codes import RequestCode as Code
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode as Code
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 _NO_PAIRS = "a gateway keeps no key-value pairs: no client of it needs them, order is kept without"

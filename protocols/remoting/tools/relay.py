@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 from brokers.relaying import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
-from popgate.wire.bodies import MessageQueue, decode_kv_table
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import Connection, ConsumerConnection, decode_producer_connections
-from popgate.wire.running import decode_positions
-from popgate.wire.surveys import Rates, decode_producers
+from popgate.wire.bodies.broker_stats import Rates, decode_producers
+from popgate.wire.bodies.consumer_info import decode_positions
+from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection, decode_producer_connections
+from popgate.wire.bodies.small_bodies import MessageQueue, decode_kv_table
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.merged_responses import (
     Producers,

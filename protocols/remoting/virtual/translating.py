@@ -19,10 +19,10 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.model import StoredMessage
 from popgate.naming import is_derived_topic, is_system_topic
-from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked, encode_locked
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command, names_brokers
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks, decode_locked, encode_locked
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command, names_brokers
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.messages import LONG, SHORT

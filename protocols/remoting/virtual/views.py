@@ -8,9 +8,9 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.ids.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.model import Permission, Queue
-from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
-from popgate.wire.routes import QueueData
+from popgate.wire.bodies.routes import QueueData
 from protocols.remoting.codec.marks import Marks
 from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse

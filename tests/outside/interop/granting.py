@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 
 ACCOUNT = "popgate@interop.example"
 SCOPE = "https://www.googleapis.com/auth/xapi.zoo"

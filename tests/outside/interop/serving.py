@@ -15,8 +15,8 @@ from typing import Any
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 from protocols.grpc.http2.events import Shape
-from protocols.grpc.http2_calls import Http2Call
-from protocols.grpc.http2_transport import Http2Server
+from protocols.grpc.servers.http2_calls import Http2Call
+from protocols.grpc.servers.http2_server import Http2Server
 
 HERE = Path(__file__).parent
 NOBODY = ("nobody", "nothing")

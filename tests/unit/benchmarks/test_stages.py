@@ -6,19 +6,21 @@ import pytest
 
 from benchmarks.stages import shares, stage_of
 
-BELOW = "main (proxy/served.py:9);run (asyncio/runners.py:118);buffer_updated (popgate/driving.py:107)"
-CALL = f"{BELOW};Running._step (protocols/stepping.py:90);Door.unary (protocols/grpc/rpcs.py:210)"
+DRIVER = "popgate/sockets/wire_driver.py"
+BELOW = f"main (proxy/serve_process.py:9);run (asyncio/runners.py:118);buffer_updated ({DRIVER}:107)"
+RECEIVED = "protocols/grpc/codec/received_message.py"
+CALL = f"{BELOW};Running._step (protocols/stepping.py:90);Door.unary (protocols/grpc/rpcs/dispatcher.py:210)"
 
 
 def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
     raw = "\n".join(
         (
             f"{BELOW} 1",
-            f"{BELOW};Connection._read (protocols/grpc/http2/connection.py:140) 2",
-            f"{BELOW};WireDriver._write (popgate/driving.py:77) 3",
+            f"{BELOW};Connection._read (protocols/grpc/http2/frames/connection.py:140) 2",
+            f"{BELOW};WireDriver._write (popgate/sockets/wire_driver.py:77) 3",
             f"{CALL} 4",
-            f"{CALL};message_in (protocols/grpc/convert.py:80);monotonic (popgate/clock.py:41) 5",
-            f"{CALL};encode_sent (protocols/grpc/packing.py:165);varint (protocols/grpc/delivering.py:70) 8",
+            f"{CALL};message_in (protocols/grpc/codec/convert.py:80);monotonic (popgate/clock.py:41) 5",
+            f"{CALL};encode_sent (protocols/grpc/codec/packer.py:165);varint ({RECEIVED}:70) 8",
             f"{CALL};send (processors/messaging.py:149);Sending.send (brokers/remote/produce/send.py:74) 6",
             f"{CALL};send (processors/messaging.py:149) 7",
         )
@@ -51,8 +53,8 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
         ("uv__io_poll (linux.c:1452)", "event loop"),
         ("rocksdb::(anonymous namespace)::SkipListRep::Allocate (rocksdict/rocksdict.so)", "RocksDB"),
         ("PyDict_GetItem (/usr/bin/python3.11)", "door"),
-        ("split_properties (popgate/wire/properties.py:60)", "door"),
-        ("decode_record (popgate/wire/records.py:60)", "broker: wire"),
+        ("split_properties (popgate/wire/messages/properties.py:60)", "door"),
+        ("decode_record (popgate/wire/messages/records.py:60)", "broker: wire"),
     ],
 )
 def test_functions_in_c_have_stages_or_count_for_who_calls_them(innermost: str, stage: str) -> None:

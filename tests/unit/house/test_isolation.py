@@ -13,8 +13,8 @@ import weakref
 import pytest
 import structlog
 
-from proxy.collecting import serve_long
 from proxy.config.tables import Log
+from proxy.garbage_collection import serve_long
 from proxy.logs import logger, set_up_logs
 from tests.isolation import process_kept
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 from tests.support.memory_network import ROOM, MemoryNetwork, MemoryTransport
 
 

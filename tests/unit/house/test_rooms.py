@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,41 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("popgate", "brokers", "processors", "protocols", "proxy")
 HARD_CEILING = 400
 EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
-ROOMS = ("brokers/embedded", "brokers/remote", "processors", "protocols/remoting")
-"""Packages that are divided into rooms, each of which is small."""
+UNDIVIDED = {Path("popgate/spark")}
+"""Packages that are not divided yet."""
 MOST_MODULES = 14
+ENDINGS = ("ing", "er", "or", "ed", "s", "e")
+FIELD_GERUNDS = {
+    *("blocking", "mapping", "messaging", "naming", "numbering", "parsing", "probing", "remoting", "routing"),
+    *("sniffing", "timing"),
+}
+OLD_GERUNDS = {
+    *(
+        "accepting",
+        "adding",
+        "asking",
+        "beginning",
+        "checking",
+        "consuming",
+        "counting",
+        "crashing",
+        "deciding",
+    ),
+    *(
+        "draining",
+        "driving",
+        "ending",
+        "exporting",
+        "exposing",
+        "fetching",
+        "finding",
+        "listening",
+        "observing",
+    ),
+    *("opening", "picking", "proving", "reading", "relaying", "renewing", "returning", "running", "sharing"),
+    *("standing", "stepping", "translating", "writing"),
+}
+"""Names that stood before the rule. None is added."""
 MOST_ANCESTORS = 7
 
 
@@ -56,11 +89,46 @@ def test_modules_have_names_that_say_something() -> None:
     assert not [path for path in modules() if {path.stem, path.parent.name} & EMPTY_NAMES]
 
 
-def test_packages_that_have_rooms_stay_small() -> None:
-    for package in ROOMS:
-        for folder in {path.parent for path in modules() if path.is_relative_to(package)}:
-            found = [path.stem for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
-            assert len(found) <= MOST_MODULES, folder
+def packages() -> dict[Path, list[str]]:
+    """The modules of each package that is divided, without its `__init__`."""
+    found: dict[Path, list[str]] = {}
+    for path in modules():
+        if path.stem != "__init__" and not UNDIVIDED & {path.parent, *path.parents}:
+            found.setdefault(path.parent, []).append(path.stem)
+    return found
+
+
+def stem_of(name: str) -> str:
+    """A module's name without the endings that make other forms of a word."""
+    return "_".join(
+        next((word.removesuffix(end) for end in ENDINGS if word.endswith(end)), word)
+        for word in name.split("_")
+    )
+
+
+def test_packages_stay_small() -> None:
+    assert not {folder: names for folder, names in packages().items() if len(names) > MOST_MODULES}
+
+
+def test_no_two_modules_of_a_package_differ_by_word_form() -> None:
+    for folder, names in packages().items():
+        stems = [stem_of(name) for name in names]
+        assert len(stems) == len(set(stems)), folder
+
+
+def test_modules_are_named_for_things_and_not_with_gerunds() -> None:
+    names = {name for names in packages().values() for name in names}
+    last = {name: name.rpartition("_")[2] for name in names}
+    assert not {name for name, word in last.items() if word.endswith("ing")} - {
+        name for name, word in last.items() if word in FIELD_GERUNDS | OLD_GERUNDS
+    }
+
+
+def test_every_package_with_rooms_has_a_contract_that_orders_them() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    ordered = {name for one in contracts if one["type"] == "layers" for name in one.get("containers", ())}
+    with_rooms = {str(folder.parent).replace("/", ".") for folder in packages() if len(folder.parts) > 1}
+    assert with_rooms - ordered == {"popgate.testing"}
 
 
 @pytest.mark.parametrize("whole", [RemoteBroker, MessagingProcessor])

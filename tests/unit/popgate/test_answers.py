@@ -18,8 +18,8 @@ from popgate.errors import (
     TopicNotFound,
     Unsupported,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 
 @pytest.mark.parametrize(

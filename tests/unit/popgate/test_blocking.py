@@ -10,9 +10,9 @@ import pytest
 
 from popgate.blocking import BlockingConnection, Credentials, parse_endpoint
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, Fault
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, RemotingWire, encode_command
-from popgate.wire.signing import verify
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.signature import verify
 
 LONG_S = 120.0
 SHORT_S = 0.01

@@ -13,12 +13,12 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerTimeout, Fault, Forbidden, GatewayError, Internal, TopicNotFound
 from popgate.queue_client import PRODUCER_GROUP, HalfMessage, QueueClient, QueuePlace
-from popgate.wire.batches import decode_batch
-from popgate.wire.bodies import TopicList
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.configs import TopicConfig
-from popgate.wire.remoting import IS_RESPONSE, Command
-from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.configs import TopicConfig
+from popgate.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.small_bodies import TopicList
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import IS_RESPONSE, Command
+from popgate.wire.messages.batches import decode_batch
 
 Script = Callable[[int, Mapping[str, str]], Command]
 QUEUE = QueuePlace("orders", "broker-a", 1)

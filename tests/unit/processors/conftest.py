@@ -22,6 +22,7 @@ from popgate.errors import (
     ReceiptExpired,
     TopicNotFound,
 )
+from popgate.ids.receipt import Receipt
 from popgate.model import (
     Bounds,
     EndTransaction,
@@ -46,7 +47,6 @@ from popgate.model import (
     TopicConfig,
     TransactionCheck,
 )
-from popgate.receipt import Receipt
 from popgate.testing.clock import MovableClock
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import ClientQuery

@@ -20,8 +20,8 @@ from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_listen
@@ -31,7 +31,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Level, Wish
 from protocols.sharing import SharedAdapter
 from protocols.tls import Certificate
-from proxy.cli.doctor import _all
+from proxy.cli.diagnosis.doctor import _all
 from proxy.metrics import Metrics
 from tests.support.waiting import PATIENCE_S, until
 

@@ -16,7 +16,7 @@ import pytest
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
-from protocols.grpc.grpcio_calls import GrpcioCall
+from protocols.grpc.servers.grpcio_calls import GrpcioCall
 from protocols.secured import Accepting
 from protocols.tls import Certificate, names_of, speaks_http2
 

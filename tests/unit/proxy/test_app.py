@@ -13,8 +13,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import TopicConfig
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerConnection
+from popgate.wire.bodies.heartbeats import ConsumerConnection
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from proxy.app import CannotStart, build
 from proxy.config.error import SettingsWrong
 from proxy.config.settings import Settings

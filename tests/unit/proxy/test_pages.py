@@ -9,7 +9,7 @@ import pytest
 
 from proxy.app import App
 from proxy.cli import make_app
-from proxy.cli.failing import Ended
+from proxy.cli.console.failure import Ended
 from proxy.metrics.names import SPECS
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -19,7 +19,7 @@ from proxy.config.loader import load_settings
 from proxy.config.mapping import remote_values, transactions_are_bound
 from proxy.config.settings import Settings
 from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER
-from proxy.reference import sample_file
+from proxy.pages.reference import sample_file
 
 ROOT = Path(__file__).parents[3]
 

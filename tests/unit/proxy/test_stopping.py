@@ -11,8 +11,8 @@ import pytest
 from popgate.testing import MovableClock
 from proxy.app import App, build
 from proxy.config.settings import Settings
-from proxy.ending import ended_in
-from proxy.workers.working import _guests_gone
+from proxy.lifetime.end_signals import ended_in
+from proxy.supervision.work import _guests_gone
 from tests.support.waiting import PATIENCE_S, until
 
 

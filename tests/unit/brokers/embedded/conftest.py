@@ -15,8 +15,8 @@ from brokers.embedded.storage.store import Store
 from brokers.embedded.transactions.half_messages import HalfMessages
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import Record, decode_record, encode_record, pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import Record, decode_record, encode_record, pack_host
 
 HOST = pack_host("10.0.0.1:8081")
 

@@ -29,12 +29,12 @@ from popgate.errors import (
     IllegalReceipt,
     PropertiesTooLarge,
 )
-from popgate.filters import EVERYTHING, compile_filter
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import EVERYTHING, compile_filter
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.receipt import parse_receipt
 from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, StoredMessage, TopicConfig
-from popgate.receipt import parse_receipt
 from popgate.testing import MovableClock
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.messages.properties import decode_properties, encode_properties
 
 CONTEXT = Context(client_id="me@host@1")
 RED = compile_filter(FilterKind.TAG, "red")

@@ -10,9 +10,9 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
 from popgate.errors import ReceiptExpired
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.receipt import parse_receipt
 from popgate.model import GroupConfig, Message, Pop, StartFrom, StoredMessage, TopicConfig
-from popgate.receipt import parse_receipt
 from popgate.testing import MovableClock
 
 CONTEXT = Context()

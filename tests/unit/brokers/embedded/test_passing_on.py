@@ -15,12 +15,12 @@ from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.storage.keys import MESSAGES, message_key
 from popgate.context import Context
 from popgate.errors import PeerWireError
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
+from popgate.messages.stored_records import StoredRecords, body_bytes, held_bytes
 from popgate.model import FilterKind, Message, TopicConfig
-from popgate.stored_records import StoredRecords, body_bytes, held_bytes
 from popgate.testing import MovableClock
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import decode_record, encode_record, plain_parts
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import decode_record, encode_record, plain_parts
 
 CONTEXT = Context()
 RED = compile_filter(FilterKind.TAG, "red")

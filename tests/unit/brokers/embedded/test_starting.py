@@ -14,7 +14,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.column_families import ColumnFamilies
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, TopicConfig
 from popgate.testing import MovableClock
 

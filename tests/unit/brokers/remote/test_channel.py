@@ -15,8 +15,8 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import BrokerTimeout
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedPeer
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 ASK = int(RequestCode.GET_MAX_OFFSET)
 BEAT = int(RequestCode.HEART_BEAT)

@@ -18,8 +18,8 @@ from popgate.errors import (
 )
 from popgate.model import GroupConfig, Message, SendBack, Sent, StartFrom, StoredMessage, TopicConfig
 from popgate.testing.clock import MovableClock
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.support.open_broker import OpenBroker
 
 CONTEXT = Context(client_id="c")

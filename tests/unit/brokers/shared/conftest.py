@@ -14,12 +14,12 @@ import pytest
 from brokers.capabilities import LiteTopics
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock, SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import Message, Pop, Sent, StoredMessage
 from tests.support.waiting import PATIENCE_S, until
 
@@ -187,7 +187,7 @@ def _stored() -> Callable[..., StoredMessage]:
 @pytest.fixture
 async def place(socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     for patience in ("_CHECK_S", "_REPLY_S"):
-        monkeypatch.setattr(f"brokers.shared.guests.{patience}", PATIENCE_S)
+        monkeypatch.setattr(f"brokers.shared.host.guest.{patience}", PATIENCE_S)
     made = Place(socket_folder)
     yield made
     await made.close()

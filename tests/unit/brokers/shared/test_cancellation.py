@@ -11,10 +11,10 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.testing.clock import MovableClock
 from tests.support.interleaving import cancelled_before

@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 from popgate.errors import PeerWireError
 from popgate.spark.columns import ALL_PROPERTIES, COLUMNS, OF_THE_QUEUE
 from popgate.spark.decoding import Records
-from popgate.wire import properties as names
-from popgate.wire.compression import compress_zlib
-from popgate.wire.hosts import host_text, pack_host
-from popgate.wire.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records, encode_record
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import compress_zlib
+from popgate.wire.messages.hosts import host_text, pack_host
+from popgate.wire.messages.records import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    STORE_HOST_V6,
+    decode_records,
+    encode_record,
+)
 
 V4, V6 = pack_host("10.1.2.3:7"), pack_host("[2001:db8::1]:8")
 NAMES = (*(name for name in COLUMNS if name not in OF_THE_QUEUE), ALL_PROPERTIES)

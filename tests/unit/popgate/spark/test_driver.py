@@ -28,9 +28,9 @@ from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
-from popgate.wire.codes import ResponseCode
-from popgate.wire.hosts import NOWHERE
-from popgate.wire.records import encode_record
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.hosts import NOWHERE
+from popgate.wire.messages.records import encode_record
 from tests.unit.popgate.spark import queues as made_up
 from tests.unit.popgate.spark.queues import A, B, C
 

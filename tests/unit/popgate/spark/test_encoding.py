@@ -13,7 +13,7 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
 from popgate.spark.sink_options import read_sink_options
-from popgate.wire.properties import LONGEST_IN_BATCH, decode_properties
+from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 
 MAP = pa.map_(pa.string(), pa.string())
 TYPES = {

@@ -11,7 +11,7 @@ from popgate.model import Bounds
 from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.limits import Limits
 from popgate.spark.options import read_source_options
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 from tests.unit.popgate.spark.queues import A, B, C
 
 

@@ -13,7 +13,7 @@ from popgate.spark.errors import SparkSourceError
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing, PackedRows
 from popgate.spark.sink_options import read_sink_options
-from popgate.wire.properties import LONGEST_IN_BATCH
+from popgate.wire.messages.properties import LONGEST_IN_BATCH
 
 MAP = pa.map_(pa.string(), pa.string())
 LIST = pa.list_(pa.string())

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from popgate.spark.listener import RocketMQListener
 from popgate.spark.query_metrics import Lag, QueryMetrics, lag_of, serve_text
-from popgate.wire.query_reports import QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
 from tests.support.waiting import PATIENCE_S
 
 ID = UUID(int=7)

@@ -15,7 +15,7 @@ from popgate.errors import BrokerUnavailable, Forbidden, GatewayError
 from popgate.queue_client import QueueClient
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.query_reports import QueryReporter
-from popgate.wire.query_reports import QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
 from tests.support.waiting import PATIENCE_S, wait_until
 
 GIVEN = {"endpoints": "a:1"}

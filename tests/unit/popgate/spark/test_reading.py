@@ -19,9 +19,9 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
 from popgate.spark.reading import batches, pulled, tick_row, whole
-from popgate.wire.codes import ResponseCode
-from popgate.wire.hosts import NOWHERE
-from popgate.wire.records import decode_records, encode_record
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.hosts import NOWHERE
+from popgate.wire.messages.records import decode_records, encode_record
 
 QUEUE = QueuePlace("orders", "broker-a", 3)
 LEAN = pa.schema([("body", pa.binary()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])

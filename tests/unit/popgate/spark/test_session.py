@@ -89,7 +89,7 @@ def test_what_is_sent_to_executors_has_all_that_the_connector_imports(tmp_path: 
                 found = {f"{place}.py", f"{place}/__init__.py"} & names
                 assert found, f"{name} imports {node.module}"
                 wanted += found
-    assert "popgate/wire/records.py" in seen
+    assert "popgate/wire/messages/records.py" in seen
 
 
 def test_the_connector_is_sent_and_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

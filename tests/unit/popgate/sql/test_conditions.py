@@ -2,7 +2,7 @@ import pytest
 
 from popgate.sql import SqlFilter
 from popgate.sql.conditions import number_in
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 Properties = dict[str, str]
 CASES: list[tuple[str, Properties, bool | None]] = [

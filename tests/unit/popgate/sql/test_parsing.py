@@ -3,7 +3,7 @@ import pytest
 from popgate.errors import Fault, IllegalFilter
 from popgate.sql import SqlFilter
 from popgate.sql.parsing import DEEPEST, MOST_OPERANDS
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from popgate.context import Context, Principal
 from popgate.errors import BadRequest, Forbidden, IllegalTopic, TooManyRequests
 from popgate.kinds import Action
 from popgate.testing.clock import MovableClock
-from popgate.wire.query_reports import QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
 from processors.admin import query_reports
 from processors.admin.query_reports import EXPIRY_S, QueryReports
 

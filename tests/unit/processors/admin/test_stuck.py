@@ -15,10 +15,10 @@ from popgate.errors import (
     ReceiptExpired,
     Unsupported,
 )
+from popgate.ids.receipt import Receipt
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
 from popgate.naming import member_group
-from popgate.receipt import Receipt
 from processors.admin.held_messages import HeldState, choose
 from processors.clients.client_registry import ClientKind
 from processors.members.broadcast import BROADCAST_CLIENT

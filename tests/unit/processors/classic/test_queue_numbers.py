@@ -14,7 +14,7 @@ from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
 from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, Unsupported
-from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
+from popgate.ids.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
 from processors.classic.queue_numbers import QueueNumbering
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from brokers.relaying import AsksGateways, BrokerAnswer, CommandHandler, Relayed
 from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 from processors.classic.relay import CommandRelay
 
 

@@ -14,9 +14,9 @@ from popgate.errors import (
     NotFound,
     TooManyRequests,
 )
+from popgate.groups.verdict import Verdict
 from popgate.model import Message
 from popgate.testing.clock import MovableClock
-from popgate.verdict import Verdict
 from processors.clients.client_queries import ANSWER_S, ClientQueries
 from processors.clients.client_registry import ClientKind, ClientRegistry
 from processors.clients.query import StackQuestion, VerifyQuestion

@@ -11,7 +11,7 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GroupNotFound, IllegalGroup, TooManyRequests, Unsupported
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import CustomizedRetry, GroupConfig, Message, StartFrom, StoredMessage
 from popgate.naming import MEMBER_PREFIX, member_group, told_group
 from popgate.testing.clock import MovableClock

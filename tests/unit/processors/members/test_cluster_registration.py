@@ -8,9 +8,9 @@ import pytest
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from popgate.testing.clock import MovableClock
-from popgate.verdict import Verdict
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from popgate.errors import BadRequest, Fault, IllegalTopic
 from popgate.model import Message, MessageType
-from popgate.wire.properties import decode_properties
+from popgate.wire.messages.properties import decode_properties
 from processors.limits import Limits
 from processors.produce.message_checks import check_message, finish_message, topic_of
 

@@ -11,14 +11,14 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
+from popgate.groups.verdict import Verdict
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
-from popgate.verdict import Verdict
 from processors.clients.query import StackQuestion
 from protocols.draining import Waits
-from protocols.grpc.asked import Asked
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.telemetry import TelemetryStream
+from protocols.grpc.telemetry.pending_queries import Asked
+from protocols.grpc.telemetry.telemetry import TelemetryStream
 
 Code = pb.Code
 ADMIN = Context(client_id="admin", door="admin")

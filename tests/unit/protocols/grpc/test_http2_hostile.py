@@ -16,17 +16,17 @@ import pytest
 from popgate.testing import frames
 from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_rest
 from popgate.testing.papers import Papers
-from popgate.wire.contract import TLS_FIRST
+from popgate.wire.frames.contract import TLS_FIRST
 from protocols import listening
 from protocols.grpc.http2 import grpc_wire
+from protocols.grpc.http2.compression import packed, unpacked
 from protocols.grpc.http2.events import Shape
+from protocols.grpc.http2.frames.limits import LONGEST_REST_S, Http2Limits, Inflating
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.http2.hpack import encode_fields
-from protocols.grpc.http2.limits import LONGEST_REST_S, Http2Limits, Inflating
-from protocols.grpc.http2.packed import packed, unpacked
-from protocols.grpc.http2_calls import Http2Call
-from protocols.grpc.http2_connections import Http2Connection
-from protocols.grpc.http2_transport import Http2Server
+from protocols.grpc.http2.hpack.decoder import encode_fields
+from protocols.grpc.servers.http2_calls import Http2Call
+from protocols.grpc.servers.http2_connections import Http2Connection
+from protocols.grpc.servers.http2_server import Http2Server
 from protocols.stepping import Running
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S, until

@@ -11,7 +11,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig, StartFrom
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 from processors.limits import Limits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

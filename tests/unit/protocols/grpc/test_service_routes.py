@@ -13,10 +13,10 @@ from popgate.errors import Unauthenticated
 from popgate.kinds import Credentials
 from popgate.model import GroupConfig, MessageType, Permission, Route, TopicConfig
 from processors.limits import Limits
-from protocols.grpc.convert import types_out
+from protocols.grpc.codec.convert import types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import UNARY
+from protocols.grpc.rpcs.dispatcher import UNARY
 
 Code = pb.Code
 EVERY_TYPE = [

@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.clock import MovableClock
-from popgate.wire.remoting import VERSION, Command
+from popgate.wire.frames.remoting import VERSION, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.codec.errors import code_of

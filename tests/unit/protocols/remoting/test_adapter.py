@@ -17,7 +17,7 @@ from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 from protocols.adapter import House, parse_listen
 from protocols.finding import listens_by_itself, load_for, make_adapter, schemes
 from protocols.remoting.adapter import RemotingAdapter

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.bodies import MessageQueue, QueueLocks
-from popgate.wire.codes import RequestCode
-from popgate.wire.configs import SubscriptionGroupConfig
+from popgate.wire.bodies.configs import SubscriptionGroupConfig
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.messages.batches import BatchItem, encode_batch
 from protocols.remoting.codec.messages import LONG, SHORT
 from protocols.remoting.consume.offsets import OffsetHandler
 from protocols.remoting.consume.pull import PullHandler

@@ -10,10 +10,10 @@ import pytest
 from brokers.capabilities import ConnectedClient
 from popgate.model import Reading
 from popgate.testing.clock import MovableClock
-from popgate.wire.bodies import AssignmentQuery, MessageQueue, QueueLocks, decode_assignments
-from popgate.wire.codes import RequestCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, HeartbeatData
+from popgate.wire.bodies.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, HeartbeatData
+from popgate.wire.bodies.small_bodies import AssignmentQuery, MessageQueue, QueueLocks, decode_assignments
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.json_syntax.fastjson import dumps
 from processors.limits import Limits
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import consumer_key

@@ -13,9 +13,9 @@ from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import Unauthenticated
 from popgate.kinds import NO_CREDENTIALS
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
-from popgate.wire.signing import UNIQUE_KEY_QUERY, V4_9_3, sign, signature
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.signature import UNIQUE_KEY_QUERY, V4_9_3, sign, signature
 from protocols.remoting.door import Door, credentials_in, names_of
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from tests.unit.protocols.remoting.conftest import FakePeer

@@ -9,18 +9,18 @@ import pytest
 from brokers.relaying import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import NotFound
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message
-from popgate.wire.codes import RequestCode as Code
-from popgate.wire.codes import ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.broker_stats import decode_producers
+from popgate.wire.bodies.heartbeats import (
     ConsumerConnection,
     ConsumerData,
     HeartbeatData,
     SubscriptionData,
     decode_producer_connections,
 )
-from popgate.wire.surveys import decode_producers
+from popgate.wire.frames.codes import RequestCode as Code
+from popgate.wire.frames.codes import ResponseCode
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientKind
 from protocols.remoting.clients.heartbeats import Heartbeats

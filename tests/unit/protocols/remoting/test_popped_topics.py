@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message
-from popgate.wire.codes import RequestCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.frames.codes import RequestCode
 from processors.members.queue_assignment import POPPED
 from processors.requests import Receive
 from protocols.remoting.door import rooms_of

@@ -10,9 +10,9 @@ from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.model import Permission, Queue
-from popgate.wire.bodies import TopicList
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.routes import ClusterInfo, QueueData, TopicRoute
+from popgate.wire.bodies.small_bodies import TopicList
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.marks import Origin

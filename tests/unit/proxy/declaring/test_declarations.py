@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, MessageType, TopicConfig
-from proxy.admin.rendering import group_out, topic_out
+from proxy.admin.web.json_forms import group_out, topic_out
 from proxy.config.units import parse_duration
 from proxy.declaring.checking import check
 from proxy.declaring.sources import DeclarationWrong, read_source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from popgate.wire.query_reports import QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
 from proxy.metrics import Metrics
 from proxy.metrics.adding import Sum
 from proxy.metrics.names import SPECS

@@ -16,7 +16,7 @@ from popgate.errors import BadRequest, GatewayError
 from popgate.model import GroupConfig, Message, MessageType, Reading
 from processors.clients.client_registry import ClientKind
 from processors.requests import Pull, Receive
-from protocols.grpc.packing import Packer
+from protocols.grpc.codec.packer import Packer
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from popgate.context import Context
 from popgate.errors import NotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,
@@ -28,7 +28,7 @@ from popgate.model import (
     TopicConfig,
     TransactionCheck,
 )
-from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
 from processors.produce.message_checks import finish_message
 from processors.requests import Pull, Receive
 from proxy.app import App, build

@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from brokers.capabilities import LiteTopics, RedrivesDeadLetters, TellsCluster
 from brokers.embedded.broker import EmbeddedBroker
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor

@@ -17,15 +17,15 @@ from popgate.testing import frames
 from popgate.testing.papers import Papers
 from protocols import listening
 from protocols.adapter import parse_listen
-from protocols.grpc.http2_transport import Http2Server
+from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
 from proxy.app import build
 from proxy.config.settings import Settings
-from proxy.ending import Ending
+from proxy.lifetime.end_signals import Ending
+from proxy.supervision.work import settings_at
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
-from proxy.workers.working import settings_at
 from tests.support.waiting import PATIENCE_S, until
 
 

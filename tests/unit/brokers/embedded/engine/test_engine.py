@@ -12,7 +12,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, MessageType, Pop, TopicConfig
 from popgate.testing import MovableClock
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brokers.embedded.groups.dead_letters import _with_origin
-from popgate.message_id import encode_offset_message_id
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
-from popgate.wire.records import Record, decode_record, encode_record
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
+from popgate.wire.messages.records import Record, decode_record, encode_record
 
 HOST = "10.0.0.1:10911"
 

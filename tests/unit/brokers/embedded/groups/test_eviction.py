@@ -13,11 +13,11 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GroupNotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.naming import pop_retry_topic_v2
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 FORGET_S = 60
 SETTINGS = EmbeddedSettings(durability=Durability.NONE, forget_after_ms=FORGET_S * 1000)

@@ -12,10 +12,10 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context()
 BROTHERS = compile_filter(FilterKind.TAG, "brother")

@@ -12,7 +12,7 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION, LiteAction, LiteSync
 from popgate.model import (
     GroupConfig,

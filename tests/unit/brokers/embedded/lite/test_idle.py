@@ -9,7 +9,7 @@ from typing import Any
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION, LiteAction, LiteSync
 from popgate.model import GroupConfig, Message, MessageType, Pop, TopicConfig
 from popgate.testing import MovableClock

@@ -14,8 +14,8 @@ from brokers.embedded.storage.keys import (
 )
 from brokers.embedded.storage.store import Durability
 from popgate.errors import LocalWireError
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import decode_record
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import decode_record
 
 HOST = pack_host("10.0.0.1:8081")
 

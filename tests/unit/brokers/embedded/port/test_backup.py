@@ -23,9 +23,9 @@ from brokers.embedded.storage.backup_files import (
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerUnavailable, PreconditionFailed, TooManyRequests
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, StoredMessage, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="keeper")
 EVERYTHING = compile_filter(FilterKind.TAG, "*")

@@ -12,10 +12,10 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import BadRequest
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import find_property
+from popgate.wire.messages.properties import find_property
 
 ME = Context(client_id="me")
 

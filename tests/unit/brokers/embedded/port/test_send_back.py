@@ -14,11 +14,11 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
 from popgate.testing.crashing import copy_as_after_a_crash
-from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
 
 CONTEXT = Context(client_id="me@host@1")
 RETRIES = "%RETRY%g"

@@ -10,10 +10,10 @@ from brokers.embedded.runtime.scan_scheduler import ScanScheduler
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 ME = Context(client_id="me")
 

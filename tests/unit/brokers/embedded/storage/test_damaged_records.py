@@ -13,7 +13,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.keys import CHECKS, DAMAGED, HALF, MESSAGES, TIMERS, message_key
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId, NotFound
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,

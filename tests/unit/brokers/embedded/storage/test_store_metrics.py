@@ -12,10 +12,10 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import EndTransaction, Message, MessageType, Resolution, Sent, TopicConfig
 from popgate.testing.clock import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="c")
 

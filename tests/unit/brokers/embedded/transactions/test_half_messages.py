@@ -7,8 +7,8 @@ import pytest
 from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, MESSAGES, TIMERS
 from popgate.errors import IllegalTransactionId, TooManyRequests, TopicNotFound
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TransactionCheck
-from popgate.wire.properties import decode_properties
-from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK
+from popgate.wire.messages.properties import decode_properties
+from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_MASK
 
 Parts = Any
 Make = Callable[..., Parts]

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from brokers.embedded.transactions.half_record import Half, decode_half, without_transaction
-from popgate.wire.properties import decode_properties
-from popgate.wire.records import TRANSACTION_COMMIT, decode_record
+from popgate.wire.messages.properties import decode_properties
+from popgate.wire.messages.records import TRANSACTION_COMMIT, decode_record
 
 Parts = Any
 

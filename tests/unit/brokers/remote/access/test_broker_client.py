@@ -12,9 +12,9 @@ from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, Forbidden, TopicNotFound
 from popgate.testing.peers import scripted_cluster
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.routes import BrokerData
+from popgate.wire.bodies.routes import BrokerData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 ASK = int(RequestCode.GET_MAX_OFFSET)
 

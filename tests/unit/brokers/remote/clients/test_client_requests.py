@@ -8,15 +8,15 @@ import pytest
 
 from brokers.capabilities import ConnectedClient
 from popgate.errors import ClientTimeout, GatewayError
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedNameServer, ScriptedPeer
-from popgate.verdict import Verdict
-from popgate.wire.codes import RequestCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import encode_record
-from popgate.wire.remoting import Command
-from popgate.wire.running import ConsumeResult, ConsumerRunningInfo
+from popgate.wire.bodies.consumer_info import ConsumeResult, ConsumerRunningInfo
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import encode_record
 
 RUNNING, CONSUME = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY
 HOST = pack_host("10.0.0.1:10911")

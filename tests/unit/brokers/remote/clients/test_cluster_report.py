@@ -11,8 +11,8 @@ import pytest
 from brokers.remote.clients.cluster_report import version_text
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 

@@ -12,9 +12,9 @@ from brokers.remote.clients.heartbeats import MEMBER_VERSION
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.model import Reading
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import Connection, ConsumerConnection
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]

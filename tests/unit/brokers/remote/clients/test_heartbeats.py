@@ -8,7 +8,7 @@ from brokers.capabilities import ConnectedClient
 from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, speaker_of, subscriptions_of
 from brokers.remote.clients.link_slots import Membership, Role
 from popgate.model import FilterKind
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 
 
 @pytest.mark.parametrize(

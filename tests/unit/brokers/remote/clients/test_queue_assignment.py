@@ -11,8 +11,8 @@ from brokers.capabilities import AssignedQueue
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, GatewayError, TopicNotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.bodies import Assignment, AssignmentQuery, MessageQueue, encode_assignments
-from popgate.wire.codes import RequestCode
+from popgate.wire.bodies.small_bodies import Assignment, AssignmentQuery, MessageQueue, encode_assignments
+from popgate.wire.frames.codes import RequestCode
 
 QUERY, MODE = int(RequestCode.QUERY_ASSIGNMENT), int(RequestCode.SET_MESSAGE_REQUEST_MODE)
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]

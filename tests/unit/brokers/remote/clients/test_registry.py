@@ -15,8 +15,8 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import Connection, ConsumerConnection, HeartbeatData
+from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection, HeartbeatData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.waiting import until
 
 BEAT, GOODBYE = int(RequestCode.HEART_BEAT), int(RequestCode.UNREGISTER_CLIENT)

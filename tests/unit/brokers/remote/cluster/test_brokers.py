@@ -15,8 +15,8 @@ from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.frames.codes import RequestCode
 from tests.support.waiting import until
 
 MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"

@@ -15,7 +15,7 @@ from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 ROUTE = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 

@@ -7,8 +7,8 @@ import pytest
 from brokers.remote.cluster.queues import Place, place_of, places_of, queues_of
 from popgate.errors import BadRequest
 from popgate.model import Permission, Queue
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.static_topics import QueueMapping
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping
 
 READ, WRITE, BOTH = Permission.READ, Permission.WRITE, Permission.READ_WRITE
 A = BrokerData("c", "a", {0: "a:1", 1: "a:2"})

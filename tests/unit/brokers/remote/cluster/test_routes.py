@@ -15,9 +15,9 @@ from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 ROUTE = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)

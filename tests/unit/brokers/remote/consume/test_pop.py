@@ -21,13 +21,13 @@ from popgate.errors import (
     GroupNotFound,
     TopicNotFound,
 )
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import FilterKind, Pop
-from popgate.wire.bodies import decode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import encode_record
+from popgate.wire.bodies.small_bodies import decode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import encode_record
 from tests.support.interleaving import cancelled_before
 from tests.support.waiting import until
 

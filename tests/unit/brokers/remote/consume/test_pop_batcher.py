@@ -19,11 +19,11 @@ from brokers.remote.consume.pop_batcher import PopBatcher, PopCaller, deal
 from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import FilterKind, GroupConfig, Pop, StoredMessage
 from popgate.testing.clock import MovableClock
-from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.remoting import Command
 
 SIZE = 100.0
 """Of a message, as far as who asks knows."""

@@ -7,10 +7,10 @@ import pytest
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import encode_record
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import encode_record
 
 POP_MS = 1_700_000_000_000
 

@@ -25,8 +25,8 @@ from popgate.model import (
     StartFrom,
     TopicConfig,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 TOLD_TOPIC = {
     "attributes": {},

@@ -16,7 +16,7 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.model import GroupConfig, StartFrom
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 SET, GET, ALL, DELETE = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

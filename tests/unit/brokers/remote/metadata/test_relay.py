@@ -12,8 +12,8 @@ from brokers.remote.settings import Credentials
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, Unsupported
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 

@@ -17,7 +17,7 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.model import MessageType, Permission, TopicConfig
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 CREATE, CONFIG, ALL = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,

@@ -12,7 +12,7 @@ from brokers.remote.produce.batches import (
     may_batch,
 )
 from popgate.model import Message, MessageType
-from popgate.wire.batches import BatchItem, encode_batch
+from popgate.wire.messages.batches import BatchItem, encode_batch
 
 
 def message(body: bytes = b"x", **fields) -> Message:

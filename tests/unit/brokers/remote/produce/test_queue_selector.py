@@ -8,8 +8,8 @@ import pytest
 
 from brokers.remote.produce.broker_latency import BrokerLatency
 from brokers.remote.produce.queue_selector import QueueSelector, Target, writable_queues, zones_of
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.static_topics import QueueMapping
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping
 
 QUEUES = tuple(Target(broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))
 

@@ -10,7 +10,7 @@ from brokers.remote.broker import RemoteBroker
 from brokers.remote.produce.recall import read_recall_handle
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, TopicNotFound
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 CONTEXT = Context(client_id="c")
 

@@ -10,9 +10,9 @@ from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, NotFound, TopicNotFound
 from popgate.model import Message, StoredMessage
 from popgate.testing.peers import PeerConnection, ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode
-from popgate.wire.properties import encode_properties
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import encode_properties
 
 REPLY, PUSH = int(RequestCode.SEND_REPLY_MESSAGE_V2), int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
 CONTEXT = Context(client_id="c")

@@ -22,13 +22,13 @@ from popgate.errors import (
     GatewayError,
     TopicNotFound,
 )
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.routes import QueueData, TopicRoute
-from popgate.wire.static_topics import QueueMapping
+from popgate.wire.bodies.routes import QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.unit.brokers.remote.conftest import moving
 
 NAMES = ("broker-a", "broker-b")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Part, SendBatcher, may_lie_anywhere
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
-from popgate.wire.properties import LONGEST_IN_BATCH, encode_properties
+from popgate.wire.messages.properties import LONGEST_IN_BATCH, encode_properties
 
 ids = itertools.count()
 

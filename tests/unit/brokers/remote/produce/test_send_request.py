@@ -6,11 +6,11 @@ import pytest
 
 from brokers.remote.produce.send_request import complete, send_request, sent
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Message, MessageType
-from popgate.wire.batches import decode_batch
-from popgate.wire.codes import RequestCode
-from popgate.wire.properties import LONGEST_IN_BATCH, decode_properties, encode_properties
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.messages.batches import decode_batch
+from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties, encode_properties
 
 
 def message(body: bytes = b"body", topic: str = "T", **fields) -> Message:

@@ -10,9 +10,9 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import encode_record
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import encode_record
 
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 

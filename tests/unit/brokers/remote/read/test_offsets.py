@@ -15,14 +15,14 @@ from popgate.errors import (
     TopicNotFound,
     Unsupported,
 )
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Bounds, StartFrom
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import encode_record
-from popgate.wire.running import encode_offsets
+from popgate.wire.bodies.consumer_info import encode_offsets
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import encode_record
 
 ME = Context(client_id="me")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokers.remote.read.origins import true_origin
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.messages.properties import decode_properties, encode_properties
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from popgate.errors import (
     IllegalOffset,
     TooManyRequests,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import encode_record
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.static_topics import QueueMapping
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import encode_record
 
 PULL = RequestCode.PULL_MESSAGE
 HOST = pack_host("127.0.0.1:10911")

@@ -14,12 +14,12 @@ from brokers.remote.read.queue_numbers import NAMESPACE
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.ids.queue_numbers import Numbered, QueueNumbers
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.bodies import QueueLocks, encode_locked
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.small_bodies import QueueLocks, encode_locked
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 from tests.support.open_broker import OpenBroker
 
 A: list[Numbered] = [("broker-a", 0), ("broker-a", 1)]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from brokers.remote.read.pull import stored
 from brokers.remote.read.record_scan import Scan, scan_records
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
+from popgate.ids.queue_numbers import QueueNumbers
+from popgate.messages.stored_records import StoredRecords
 from popgate.model import FilterKind, StoredMessage
-from popgate.queue_numbers import QueueNumbers
-from popgate.stored_records import StoredRecords
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_record, decode_records, encode_record
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_record, decode_records, encode_record
 from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 from protocols.remoting.codec.records import encode_all
 

@@ -15,7 +15,7 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedPeer
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 
 ASK = int(RequestCode.GET_MAX_OFFSET)
 

@@ -16,9 +16,9 @@ from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.errors import BadRequest, BrokerBusy, BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
-from popgate.wire.signing import sign
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.signature import sign
 
 ASK = int(RequestCode.GET_MAX_OFFSET)
 TELL = int(RequestCode.UPDATE_CONSUMER_OFFSET)

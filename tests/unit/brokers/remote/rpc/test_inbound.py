@@ -9,8 +9,8 @@ import pytest
 
 from brokers.remote.rpc.inbound import InboundRequests
 from popgate.errors import BrokerBusy, NotFound
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, encode_command
 
 ONEWAY = 2
 

@@ -14,7 +14,7 @@ from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest, BrokerUnavailable
 from popgate.testing.peers import ScriptedPeer
-from popgate.wire.codes import RequestCode
+from popgate.wire.frames.codes import RequestCode
 
 ASK = int(RequestCode.GET_MAX_OFFSET)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokers.remote.settle.ordered_deliveries import OrderedDeliveries
-from popgate.receipt import ORDERED, Receipt
+from popgate.ids.receipt import ORDERED, Receipt
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, GroupNotFound, NotFound
 from popgate.model import SendBack
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 BACK, GET = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 CONTEXT = Context(client_id="c")

@@ -21,9 +21,9 @@ from popgate.errors import (
     ReceiptExpired,
     TopicNotFound,
 )
-from popgate.receipt import Receipt, parse_receipt
-from popgate.wire.bodies import decode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.ids.receipt import Receipt, parse_receipt
+from popgate.wire.bodies.small_bodies import decode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.waiting import until
 from tests.unit.brokers.remote.conftest import moving
 

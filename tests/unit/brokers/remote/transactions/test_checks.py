@@ -12,11 +12,11 @@ from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Resolution, TransactionCheck
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.records import encode_record
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import decode_properties, encode_properties
+from popgate.wire.messages.records import encode_record
 
 CHECK, END = int(RequestCode.CHECK_TRANSACTION_STATE), int(RequestCode.END_TRANSACTION)
 LOOK = int(RequestCode.QUERY_MESSAGE)

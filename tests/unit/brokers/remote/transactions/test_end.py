@@ -21,8 +21,8 @@ from popgate.errors import (
 from popgate.model import EndTransaction, Resolution
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
-from popgate.wire.codes import RequestCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
 
 END = int(RequestCode.END_TRANSACTION)
 KEY, OLDER_KEY = b"k" * 32, b"o" * 32

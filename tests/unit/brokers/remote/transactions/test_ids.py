@@ -11,10 +11,10 @@ from brokers.remote.transactions.ids import (
     sent_half,
 )
 from popgate.errors import IllegalTransactionId, PeerWireError, PropertiesTooLarge
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.transaction_ids import seal
 from popgate.model import EndTransaction, Message, Resolution
-from popgate.transaction_ids import seal
-from popgate.wire.properties import decode_properties
+from popgate.wire.messages.properties import decode_properties
 
 SECRET = b"s" * 32
 HALF = Half("broker-a", "T", "T", "01AB", 4096, 7, 1_700_000_000_000, 30)

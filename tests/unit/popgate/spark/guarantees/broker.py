@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from popgate.errors import BrokerUnavailable, GatewayError, IllegalTransactionId, TopicNotFound
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Bounds
 from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, SparkSourceError
@@ -22,12 +22,12 @@ from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.sending import Sender
 from popgate.spark.sink_options import SinkOptions, read_sink_options
-from popgate.wire.batches import decode_batch
-from popgate.wire.codes import ResponseCode
-from popgate.wire.configs import TopicConfig
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
-from popgate.wire.records import encode_record
-from popgate.wire.routes import QueueData, TopicRoute
+from popgate.wire.bodies.configs import TopicConfig
+from popgate.wire.bodies.routes import QueueData, TopicRoute
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.batches import decode_batch
+from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.messages.records import encode_record
 
 LEDGER, OUT = "ledger", "out"
 _HOST = bytes((127, 0, 0, 1, 0, 0, 0, 80))

@@ -10,7 +10,7 @@ from popgate.errors import BrokerTimeout, Forbidden
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.notes import Noted
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone
 
 QUEUE, PLACE = QueuePlace(LEDGER, "b", 0), QueuePlace("t", "b", 0)

@@ -10,11 +10,11 @@ import pytest
 
 from popgate.testing import frames
 from popgate.testing.frames import framed
-from protocols.grpc.http2.codes import Http2Error
 from protocols.grpc.http2.events import Called, Event, Said, Shape
+from protocols.grpc.http2.frames.codes import Http2Error
+from protocols.grpc.http2.frames.limits import INFLATED_AT_ONCE, Http2Limits
+from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.http2.limits import INFLATED_AT_ONCE, Http2Limits
-from protocols.grpc.http2.streams import Stream
 
 SHAPES = {"/one": Shape.ONE, "/many": Shape.MANY}
 

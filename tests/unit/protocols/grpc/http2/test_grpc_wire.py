@@ -12,7 +12,7 @@ import pytest
 
 from popgate.errors import LocalWireError
 from popgate.testing.frames import data, framed, headers, ping, reset, settings, split, window_update
-from protocols.grpc.http2.limits import Holding
+from protocols.grpc.http2.frames.limits import Holding
 
 MAKE = Callable[..., Any]
 HEADERS = ":status=200 content-type=application/grpc"

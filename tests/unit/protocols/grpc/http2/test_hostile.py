@@ -24,9 +24,9 @@ from popgate.testing.frames import (
     settings,
     window_update,
 )
-from protocols.grpc.http2.codes import ErrorCode, Flood, FloodError, Http2Error
+from protocols.grpc.http2.frames.codes import ErrorCode, Flood, FloodError, Http2Error
+from protocols.grpc.http2.frames.limits import Holding
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.http2.limits import Holding
 from tests.unit.protocols.grpc.http2.conftest import Client
 
 MAKE = Callable[..., Any]

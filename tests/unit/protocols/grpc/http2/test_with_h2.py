@@ -13,8 +13,8 @@ import pytest
 
 from popgate.testing.frames import framed
 from protocols.grpc.http2.events import Called, Ended, Event, Opened, Roomy, Said, Shape
+from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.http2.limits import Http2Limits
 
 REQUEST = [
     (":method", "POST"),

@@ -9,8 +9,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import FilterKind
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
     ClientCheck,
@@ -18,6 +17,7 @@ from popgate.wire.heartbeats import (
     HeartbeatData,
     SubscriptionData,
 )
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from protocols.remoting.clients import heartbeats

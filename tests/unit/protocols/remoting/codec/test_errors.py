@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import Fault, Forbidden, TopicNotFound
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 from protocols.remoting.codec.errors import Refused, code_of, code_of_fault
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.queue_numbers import QueueNumbers
+from popgate.ids.queue_numbers import QueueNumbers
 from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 
 MARKS = Marks(QueueNumbers([("b", 0), ("a", 0)]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.wire.heartbeats import Connection
-from popgate.wire.surveys import Rate, Rates
+from popgate.wire.bodies.broker_stats import Rate, Rates
+from popgate.wire.bodies.heartbeats import Connection
 from protocols.remoting.codec.merged_responses import (
     MOST_FIGURES,
     alike,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.produce.send_request import complete
-from popgate.packed import PackedMessages
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.messages.packed_messages import PackedMessages
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from processors.limits import Limits
 from protocols.remoting.codec.messages import Head, message_in
 from protocols.remoting.codec.producer_batch import PackedBatch, pack_batch, pack_messages

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import LocalWireError
+from popgate.ids.queue_numbers import QueueNumbers
 from popgate.model import StoredMessage
-from popgate.queue_numbers import QueueNumbers
-from popgate.wire.hosts import host_text
-from popgate.wire.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records
 from protocols.remoting.codec.marks import Marks, Origin
 from protocols.remoting.codec.records import encode_all, encode_numbered, encode_stored
 

@@ -21,11 +21,11 @@ from popgate.errors import BrokerUnavailable, TopicNotFound, Unauthenticated
 from popgate.kinds import Credentials
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import ANSWER_S, RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.contract import TLS_FIRST
-from popgate.wire.headers import Serialization
-from popgate.wire.remoting import V5_3_1, Command, encode_command
-from popgate.wire.signing import sign, verify
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.contract import TLS_FIRST
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import V5_3_1, Command, encode_command
+from popgate.wire.frames.signature import sign, verify
 from processors.budgets import Budgets
 from protocols.observing import NullConnections
 from protocols.remoting.connections import server as serving

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popgate.context import Context
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
 from protocols.remoting.connections.write_queue import MOST_TOLD, WriteQueue
 from protocols.remoting.requests import Request
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.consume.offsets import OffsetHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 

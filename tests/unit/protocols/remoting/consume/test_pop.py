@@ -9,15 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
+from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, Receipt, parse_receipt
 from popgate.model import Message, StoredMessage
-from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, Receipt, parse_receipt
-from popgate.wire.bodies import BatchAck, encode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.handles import parse_pop_info
-from popgate.wire.properties import find_property
-from popgate.wire.records import Record, decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.pop_info import parse_pop_info
+from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import find_property
+from popgate.wire.messages.records import Record, decode_records
 from processors.limits import Limits
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.consume import pop as popping

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import GroupConfig, Message, Permission
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import SubscriptionData
-from popgate.wire.hosts import host_text
-from popgate.wire.records import COMPRESSED, decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import SubscriptionData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import COMPRESSED, decode_records
 from processors.limits import Limits
 from protocols.remoting.consume.pull import PullHandler
 from protocols.remoting.requests import Peer

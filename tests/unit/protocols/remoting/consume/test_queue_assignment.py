@@ -8,10 +8,10 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import Permission, Queue
-from popgate.wire.bodies import AssignmentQuery, decode_assignments
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import dumps
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData
+from popgate.wire.bodies.small_bodies import AssignmentQuery, decode_assignments
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import dumps
 from processors.members.queue_assignment import share_of
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.consume.queue_assignment import QueueAssignmentHandler

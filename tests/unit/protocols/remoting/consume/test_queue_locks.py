@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks, decode_locked
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.consume.queue_locks import QueueLockHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 

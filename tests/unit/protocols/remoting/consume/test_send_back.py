@@ -8,10 +8,10 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message, Sent, StoredMessage
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import find_property
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.properties import find_property
 from processors.requests import Pull
 from protocols.remoting.consume.send_back import SendBackHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message
-from popgate.wire.codes import RequestCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.records import Record, decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.records import Record, decode_records
 from processors.limits import Limits
 from protocols.remoting.consume.offsets import OffsetHandler
 from protocols.remoting.door import rooms_of

@@ -9,12 +9,12 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.wire import fastjson
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import host_text
-from popgate.wire.remoting import Command
-from popgate.wire.running import encode_offsets
+from popgate.wire.bodies.consumer_info import encode_offsets
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax import fastjson
+from popgate.wire.messages.hosts import host_text
 from protocols.remoting.mapped.offsets import END, VIRTUAL, Held, is_virtual
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (

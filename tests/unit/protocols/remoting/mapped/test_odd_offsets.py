@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from popgate.context import Context
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.mapped.offsets import END, VIRTUAL
 from tests.unit.protocols.remoting.conftest import Stage
 from tests.unit.protocols.remoting.mapped.conftest import BROKER, GROUP, TOPIC, Member, bodies, send

@@ -10,10 +10,10 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.model import QueueOffsets, StartFrom
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ACTIVELY
-from popgate.wire.running import decode_offsets
+from popgate.wire.bodies.consumer_info import decode_offsets
+from popgate.wire.bodies.heartbeats import ACTIVELY
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.mapped.resets import OBEYS_S, STRANGER_S

@@ -11,7 +11,7 @@ import pytest
 from popgate.context import Context
 from popgate.model import TopicConfig
 from popgate.naming import retry_topic
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 from protocols.remoting.mapped.offsets import VIRTUAL
 from tests.unit.protocols.remoting.conftest import Stage
 from tests.unit.protocols.remoting.mapped.conftest import (

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import StartFrom
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.mapped.offsets import VIRTUAL, QueueKey
 from protocols.remoting.mapped.seeks import SOUGHT_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, QueueOffsets, StartFrom
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.consumer_info import decode_offsets
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
     ConsumerConnection,
@@ -23,7 +22,8 @@ from popgate.wire.heartbeats import (
     SubscriptionData,
     decode_producer_connections,
 )
-from popgate.wire.running import decode_offsets
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.clients.client_registry import ClientKind
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members

@@ -18,13 +18,19 @@ from brokers.relaying import (
 )
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, GatewayError
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message
-from popgate.verdict import Verdict
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode as Code
-from popgate.wire.codes import ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.broker_stats import decode_producers
+from popgate.wire.bodies.consumer_info import (
+    CLIENT_VERSION,
+    NAME_SERVERS,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    decode_positions,
+    encode_offsets,
+)
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
     Connection,
@@ -34,17 +40,11 @@ from popgate.wire.heartbeats import (
     SubscriptionData,
     decode_producer_connections,
 )
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command
-from popgate.wire.running import (
-    CLIENT_VERSION,
-    NAME_SERVERS,
-    ConsumeResult,
-    ConsumerRunningInfo,
-    decode_positions,
-    encode_offsets,
-)
-from popgate.wire.surveys import decode_producers
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode as Code
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.records import decode_record
 from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.finding import command_handler

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import pytest
 
 from popgate.model import StoredMessage
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import HeartbeatData
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.remoting import Command
+from popgate.wire.bodies.heartbeats import HeartbeatData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.reply import ReplyMessageHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage

@@ -10,13 +10,13 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import FilterKind, MessageType, Permission, StoredMessage
 from popgate.naming import RETRY_PREFIX
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import decode_properties, encode_properties
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.batches import BatchItem, encode_batch
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from processors.limits import Limits
 from processors.requests import Pull
 from protocols.remoting.produce.send import SendHandler

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import pytest
 
 from popgate.context import Context
-from popgate.filters import compile_filter
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, MessageType, Pop, Sent, StoredMessage, TransactionCheck
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.headers import Serialization
-from popgate.wire.heartbeats import HeartbeatData
-from popgate.wire.hosts import host_text
-from popgate.wire.properties import decode_properties
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.bodies.heartbeats import HeartbeatData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.headers import Serialization
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.properties import decode_properties
+from popgate.wire.messages.records import decode_record
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.produce.transactions import TransactionHandler, ask_producer

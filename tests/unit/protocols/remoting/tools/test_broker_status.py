@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.filters.tags import tag_code
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message, MessageType
-from popgate.tags import tag_code
-from popgate.wire.bodies import TopicList, decode_group_list, decode_kv_table
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import loads
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.small_bodies import TopicList, decode_group_list, decode_kv_table
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import loads
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.requests import DoorHouse

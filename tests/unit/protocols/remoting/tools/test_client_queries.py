@@ -8,18 +8,23 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import ClientNotFound, ClientTimeout, Forbidden, GatewayError, Unsupported
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.kinds import Action
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, Sent
-from popgate.verdict import Verdict
-from popgate.wire import fastjson
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.hosts import host_text
-from popgate.wire.records import decode_record
-from popgate.wire.remoting import Command
-from popgate.wire.running import CLIENT_VERSION, ConsumeResult, ConsumerRunningInfo, encode_offsets
+from popgate.wire.bodies.consumer_info import (
+    CLIENT_VERSION,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    encode_offsets,
+)
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax import fastjson
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import decode_record
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import StackQuestion
 from protocols.remoting.clients.heartbeats import Heartbeats

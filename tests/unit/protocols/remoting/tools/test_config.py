@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import (
     CustomizedRetry,
     ExponentialRetry,
@@ -19,17 +19,17 @@ from popgate.model import (
     StartFrom,
     TopicConfig,
 )
-from popgate.wire import configs as wire
-from popgate.wire.bodies import MessageQueue
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.configs import (
+from popgate.wire.bodies import configs as wire
+from popgate.wire.bodies.configs import (
     RetryPolicy,
     SubscriptionGroupConfig,
     decode_group_configs,
     decode_topic_configs,
 )
-from popgate.wire.fastjson import dumps
-from popgate.wire.standings import ConsumeStats, QueueOffsets, TopicStats
+from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, TopicStats
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax.fastjson import dumps
 from protocols.remoting.tools.config import ConfigHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 

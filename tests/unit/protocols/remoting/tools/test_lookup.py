@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import Message
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.hosts import host_text
-from popgate.wire.records import decode_records
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import decode_records
 from protocols.remoting.produce.send import SendHandler
 from protocols.remoting.tools.lookup import LookupHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from popgate.wire.codes import REPORT_QUERY, ResponseCode
-from popgate.wire.query_reports import QueryReport, SourceLag
+from popgate.wire.bodies.query_reports import QueryReport, SourceLag
+from popgate.wire.frames.codes import REPORT_QUERY, ResponseCode
 from protocols.remoting.tools.query_reports import QueryReportHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.door import rooms_of
 from protocols.remoting.tools.refused import REASONS, RefusedCodes, refused
 from tests.unit.protocols.remoting.conftest import Caller, Stage

@@ -13,12 +13,11 @@ from brokers.port import Broker
 from brokers.relaying import RELAYED, BrokerAnswer, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message
-from popgate.wire.bodies import decode_kv_table, encode_kv_table
-from popgate.wire.codes import RequestCode as Code
-from popgate.wire.codes import ResponseCode
-from popgate.wire.heartbeats import (
+from popgate.wire.bodies.broker_stats import Rate, Rates, decode_producers, encode_producers
+from popgate.wire.bodies.consumer_info import NAME_SERVERS, ConsumerRunningInfo
+from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     Connection,
     ConsumerConnection,
@@ -28,8 +27,9 @@ from popgate.wire.heartbeats import (
     decode_producer_connections,
     encode_producer_connections,
 )
-from popgate.wire.running import NAME_SERVERS, ConsumerRunningInfo
-from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
+from popgate.wire.bodies.small_bodies import decode_kv_table, encode_kv_table
+from popgate.wire.frames.codes import RequestCode as Code
+from popgate.wire.frames.codes import ResponseCode
 from processors.classic.relay import CommandRelay
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members

@@ -18,6 +18,8 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.numbering import NumbersQueues
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, NotFound
+from popgate.ids.queue_numbers import Numbered, QueueNumbers, may_be_numbered
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import (
     Bounds,
     EndTransaction,
@@ -31,10 +33,8 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
-from popgate.packed import PackedMessages
-from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
-from popgate.wire.remoting import V4_9_4, Command
+from popgate.wire.frames.remoting import V4_9_4, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.door import Door

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.records import Record, decode_records
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import Record, decode_records
 from processors.limits import Limits
 from protocols.remoting.codec.marks import OFFSET_BITS
 from protocols.remoting.mapped.offsets import is_virtual

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.queue_numbers import Numbered
 from popgate.model import HalfPlace, StoredMessage, TransactionCheck
-from popgate.queue_numbers import Numbered
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import V4_9_5, V5_1_0, Command
-from popgate.wire.running import SUCCESS, ConsumeResult
+from popgate.wire.bodies.consumer_info import SUCCESS, ConsumeResult
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import V4_9_5, V5_1_0, Command
+from popgate.wire.messages.batches import BatchItem, encode_batch
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import Record, decode_record, decode_records
 from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS
 from tests.unit.protocols.remoting.conftest import ADDRESS, Forwarding
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from popgate.errors import BrokerUnavailable
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
+from popgate.ids.queue_numbers import Numbered
 from popgate.model import HalfPlace, StoredMessage, TransactionCheck
-from popgate.queue_numbers import Numbered
-from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0, Command
-from popgate.wire.routes import QueueData, TopicRoute
-from popgate.wire.running import decode_positions, encode_offsets
+from popgate.wire.bodies.consumer_info import decode_positions, encode_offsets
+from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.bodies.routes import QueueData, TopicRoute
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks, decode_locked
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import V4_9_5, V5_0_0, V5_1_0, Command
+from popgate.wire.messages.batches import BatchItem, encode_batch
+from popgate.wire.messages.hosts import host_text
+from popgate.wire.messages.records import Record, decode_record, decode_records
 from protocols.remoting.codec.marks import OFFSET_BITS
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.virtual.views import VIRTUAL_BROKER

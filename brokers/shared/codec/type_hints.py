@@ -1,0 +1,137 @@
+"""Kinds out of type hints, so that whatever the domain and the port say travels as they say it.
+
+A field that is added to the domain is told on the wire by itself, and changes what two processes
+must agree on (`brokers.shared.session.hello`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum, IntFlag
+from functools import cache
+from operator import attrgetter
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from brokers.shared.codec.errors import ERROR
+from brokers.shared.codec.kinds import (
+    BYTES,
+    MOMENT,
+    NOTHING,
+    NUMBER,
+    REAL,
+    TEXT,
+    TRUTH,
+    Kind,
+    Listed,
+    Mapped,
+    OneOf,
+    Sink,
+    Source,
+    members,
+)
+from brokers.shared.codec.layouts import Layout, as_tuple
+from popgate.errors import GatewayError
+from popgate.filters.compiled import compile_filter
+from popgate.model import Filter, FilterKind
+
+_MOMENTS = frozenset({"wait_until", "deadline"})
+"""Fields and arguments in loop seconds."""
+_PLAIN: dict[Any, Kind[Any]] = {
+    int: NUMBER,
+    bool: TRUTH,
+    float: REAL,
+    str: TEXT,
+    bytes: BYTES,
+    None: NOTHING,
+    type(None): NOTHING,
+    GatewayError: ERROR,
+}
+
+
+class _Flags(Kind[Any]):
+    def __init__(self, flags: type[IntFlag]) -> None:
+        self.told = f"{flags.__name__}({','.join(f'{flag.name}={flag.value}' for flag in flags)})"
+        self._flags = flags
+
+    def write(self, sink: Sink, value: int) -> None:
+        NUMBER.write(sink, int(value))
+
+    def read(self, source: Source) -> Any:
+        return self._flags(NUMBER.read(source))
+
+
+class _Filter(Kind[Filter]):
+    """A filter travels as its expression. Reading raises IllegalFilter, too."""
+
+    told = "filter"
+
+    def __init__(self) -> None:
+        self._kind = members(FilterKind)
+
+    def write(self, sink: Sink, value: Filter) -> None:
+        self._kind.write(sink, value.kind)
+        TEXT.write(sink, value.expression)
+
+    def read(self, source: Source) -> Filter:
+        kind = self._kind.read(source)
+        return compile_filter(kind, TEXT.read(source))
+
+
+_FILTER = _Filter()
+
+
+def kind_of(hint: Any, name: str = "") -> Kind[Any]:
+    """The kind of a type hint; `name` is that of the field or argument. Raises TypeError for others."""
+    if name in _MOMENTS:
+        return MOMENT
+    return _kind_of(hint)
+
+
+@cache
+def _kind_of(hint: Any) -> Kind[Any]:
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if hint is Filter:
+        return _FILTER
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return OneOf([(_class_of(one), _kind_of(one)) for one in arguments])
+    if origin in (list, Sequence):
+        return Listed(_kind_of(arguments[0]))
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return Listed(_kind_of(arguments[0]), tuple)
+        named = [(str(at), _kind_of(one)) for at, one in enumerate(arguments)]
+        return Layout("", named, take=tuple, make=as_tuple)
+    if origin in (dict, Mapping):
+        return Mapped(_kind_of(arguments[0]), _kind_of(arguments[1]))
+    if isinstance(hint, type):
+        if issubclass(hint, IntFlag):
+            return _Flags(hint)
+        if issubclass(hint, Enum):
+            return members(hint)
+        if is_dataclass(hint):
+            return _of_dataclass(hint)
+    raise TypeError(f"{hint!r} has no way to travel")
+
+
+def _of_dataclass(kind: type) -> Kind[Any]:
+    hints = get_type_hints(kind)
+    names = [one.name for one in fields(kind)]
+    if not names:
+        raise TypeError(f"{kind.__name__} has no fields")
+    get = attrgetter(*names)
+    take = get if len(names) > 1 else lambda value: (get(value),)
+    return Layout(kind.__name__, [(name, kind_of(hints[name], name)) for name in names], take=take, make=kind)
+
+
+def _class_of(hint: Any) -> type:
+    """What `isinstance` asks for a member of a union."""
+    found = get_origin(hint) or hint
+    if found is None:
+        return type(None)
+    if not isinstance(found, type):
+        raise TypeError(f"{hint!r} cannot be told from others")
+    return found

@@ -1,0 +1,15 @@
+"""What every part of a guest's broker has."""
+
+from __future__ import annotations
+
+from brokers.shared.guest.host_link import HostLink
+from brokers.shared.settings import SharedSettings
+from popgate.clock import Clock
+
+
+class Facet:
+    """Given its values by `SharedBroker`."""
+
+    _link: HostLink
+    _clock: Clock
+    _settings: SharedSettings

@@ -1,0 +1,90 @@
+"""Lite topics at a guest. How many each client has is asked of the host now and then, and remembered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+
+from brokers.capabilities import LiteGoneHandler
+from brokers.shared.codec.calls import (
+    DELETE_LITE_TOPIC,
+    LEFT,
+    LITE_TOPICS,
+    POP_LITE,
+    SUBSCRIBE_LITE,
+    decode,
+    encode,
+)
+from brokers.shared.guest.store import Storing
+from brokers.shared.session.hello import CLIENTS, STATE, HostState
+from popgate.context import Context
+from popgate.errors import GatewayError
+from popgate.lite import LiteSync, LiteTopicState
+from popgate.model import Pop, StoredMessage
+from popgate.wire.frames.codes import PortCode
+
+_AT_ONCE = 1_000
+"""Clients that are asked about with one look at the host."""
+
+
+class Lites(Storing):
+    _counts: OrderedDict[str, int]
+    """By client id, the one that was asked about longest ago first."""
+    _gone: LiteGoneHandler | None = None
+
+    async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
+        try:
+            await self._link.ask(SUBSCRIBE_LITE, context, sync)
+        except GatewayError:
+            await self._look([context.client_id])  # a part may have been done
+            raise
+        await self._look([context.client_id])
+
+    async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
+        self._counts.setdefault(context.client_id, 0)
+        return await self._take(POP_LITE, context, request)
+
+    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
+        self._link.tell(PortCode.LITE_LEFT, encode(LEFT, (client_id, said_so)))
+        if said_so:
+            self._counts.pop(client_id, None)
+
+    def on_lite_gone(self, handler: LiteGoneHandler) -> None:
+        self._gone = handler
+
+    async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
+        return await self._link.ask(LITE_TOPICS, topic, after, limit)
+
+    async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
+        return await self._link.ask(DELETE_LITE_TOPIC, topic, lite_topic)
+
+    def lite_subscriptions(self, client_id: str) -> int:
+        return self._counts.get(client_id, 0)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _look(self, asked: Sequence[str]) -> HostState | None:
+        """How the host is, and what these clients have; None when it cannot be asked."""
+        try:
+            state = decode(STATE, await self._link.request(PortCode.STATE, encode(CLIENTS, tuple(asked))))
+        except GatewayError:
+            return None
+        counts = self._counts
+        for client_id, count in zip(asked, state.subscriptions, strict=False):
+            counts[client_id] = count
+            counts.move_to_end(client_id)
+            if not count:
+                del counts[client_id]
+        while len(counts) > self._settings.max_lite_clients:
+            counts.popitem(last=False)
+        return state
+
+    def _longest_ago(self) -> list[str]:
+        return list(islice(self._counts, _AT_ONCE))
+
+    def _lite_went(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+        if self._counts.get(client_id):
+            self._counts[client_id] -= 1
+        if self._gone is not None:
+            self._gone(client_id, group, topic, lite_topic)

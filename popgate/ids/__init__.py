@@ -1,0 +1,1 @@
+"""Ids that gateways and clients must read alike: of messages, deliveries, transactions and queues."""

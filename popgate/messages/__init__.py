@@ -1,0 +1,1 @@
+"""Messages that pass through as bytes: as they came from a sender, or as they are stored."""

@@ -1,0 +1,118 @@
+"""Messages that go to a broker as they came: checked, their properties as they are stored, and no objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from popgate.errors import LocalWireError
+from popgate.model import Message
+from popgate.wire.messages.batches import encode_batch, size_in_batch
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
+
+_BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
+
+
+@dataclass(slots=True, frozen=True)
+class PackedMessages:
+    """Messages of type NORMAL of one topic, which are stored at once and in one queue.
+
+    Each sequence has one entry for each message, in their order: its id, which its properties have, too; its
+    body; and the block of all properties that are stored.
+    """
+
+    topic: str
+    message_ids: Sequence[str]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    flags: Sequence[int]
+    sys_flag: int = 0
+    producer_group: str = ""
+    origins: Sequence[tuple[int, str]] = ()
+    """When and where each was born, in ms and as "ip:port"; empty: only the properties tell."""
+    keys: Sequence[Sequence[str]] = ()
+    """The keys of each; empty like `origins`."""
+    broker: str = ""
+    """Empty: the one that has the queue."""
+    queue_id: int = -1
+    """Below 0: any."""
+    may_come_again: bool = False
+    """As `Message.may_come_again`, of all of them."""
+
+    @classmethod
+    def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:
+        """Of finished messages, which agree in what is not of each. Raises LocalWireError."""
+        first = messages[0]
+        blocks = [one.properties for one in messages]
+        longest = max([len(block) for block in blocks])
+        if longest > LONGEST_BLOCK:
+            raise LocalWireError(f"the properties have {longest} bytes, a batch holds {LONGEST_BLOCK}")
+        return cls(
+            topic,
+            [one.message_id for one in messages],
+            [one.body for one in messages],
+            blocks,
+            [signed(one.flag) for one in messages],
+            first.sys_flag,
+            first.producer_group,
+        )
+
+    @property
+    def data(self) -> bytes:
+        """The body of a batch (protocol facts 5.7)."""
+        return encode_batch(zip(self.flags, self.bodies, self.properties, strict=True))
+
+    @property
+    def body_bytes(self) -> int:
+        """The bytes of the bodies alone."""
+        return sum(map(len, self.bodies))
+
+    @property
+    def size(self) -> int:
+        """The bytes of `data`."""
+        return size_in_batch(len(self.bodies)) + self.body_bytes + sum(map(len, self.properties))
+
+    @property
+    def first_born_ms(self) -> int:
+        """When the first of them was born; 0: it does not say."""
+        return _number(find_property(self.properties[0], _BORN_TIMESTAMP))
+
+    def unpack(self) -> list[Message]:
+        """The messages one by one, as a door that has their properties already would give them."""
+        origins = self.origins or [_origin(block) for block in self.properties]
+        keys = self.keys or [()] * len(self.bodies)
+        return [
+            Message(
+                self.topic,
+                body,
+                message_id=message_id,
+                keys=tuple(named),
+                born_ms=born_ms,
+                born_host=born_host,
+                flag=flag,
+                properties=block,
+                sys_flag=self.sys_flag,
+                producer_group=self.producer_group,
+                broker=self.broker,
+                queue_id=self.queue_id,
+                may_come_again=self.may_come_again,
+            )
+            for message_id, body, block, flag, (born_ms, born_host), named in zip(
+                self.message_ids, self.bodies, self.properties, self.flags, origins, keys, strict=True
+            )
+        ]
+
+
+def _origin(block: bytes) -> tuple[int, str]:
+    host = find_property(block, _BORN_HOST) or b""
+    return _number(find_property(block, _BORN_TIMESTAMP)), host.decode("utf-8", "replace")
+
+
+def _number(text: bytes | None) -> int:
+    return int(text) if text and len(text) < 19 and text.isdigit() else 0
+
+
+def signed(number: int) -> int:
+    """As a signed 32 bit number, which is what the protocol has."""
+    number &= 0xFFFFFFFF
+    return number - (1 << 32) if number & 0x80000000 else number

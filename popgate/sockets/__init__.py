@@ -1,0 +1,1 @@
+"""Sockets of asyncio: machines driven on them, servers closed, sockets in the file system."""

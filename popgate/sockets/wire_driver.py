@@ -1,0 +1,121 @@
+"""Any sans-IO wire on an asyncio transport: read into one buffer, written once per turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from popgate.errors import PeerWireError
+from popgate.wire.frames.contract import Wire
+
+Event = TypeVar("Event")
+Machine = TypeVar("Machine", bound="Wire[Any]")
+
+_READ_BYTES = 64 * 1024
+
+
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
+
+
+def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
+    """What all connections of a loop read into: each takes what came before the next one reads."""
+    found = _buffers.get(loop)
+    if found is None:
+        found = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
+    return found
+
+
+class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
+    """One connection, of `wire`. Who derives from it says what events mean, and what goes out.
+
+    `paused`: the other side does not read; nothing is handed to the transport until it does, so that
+    what was not written is known. `write_soon` may be called as often as one likes: the transport is
+    written to once, when the loop comes round.
+    """
+
+    def __init__(self, wire: Machine, loop: asyncio.AbstractEventLoop) -> None:
+        self.wire = wire
+        self.loop = loop
+        self.paused = False
+        self.transport: asyncio.Transport | None = None
+        self._read = _buffer_of(loop)
+        self._due = False
+
+    def on_open(self, transport: asyncio.Transport) -> None:
+        """The connection is there."""
+
+    def on_event(self, event: Event) -> None:
+        """The other side said something."""
+        raise TypeError(f"{type(self).__name__} does not say what an event means")
+
+    def on_heard(self) -> None:
+        """Bytes came, before their events are told."""
+
+    def on_nonsense(self, error: PeerWireError) -> None:
+        """The other side broke the protocol; by default the connection is cut."""
+        self.cut()
+
+    def on_gone(self, error: BaseException | None) -> None:
+        """The connection is over, for whatever reason."""
+
+    def outgoing(self) -> list[bytes]:
+        """What is to be written next, taken; asked until there is nothing, or the other side is slow."""
+        return self.wire.data_to_send()
+
+    def write_soon(self) -> None:
+        """Write what there is before the loop waits again."""
+        if not self._due and not self.paused and self.transport is not None:
+            self._due = True
+            self.loop.call_soon(self._write)
+
+    def cut(self) -> None:
+        """Close at once, without saying what is left to say."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _write(self) -> None:
+        self._due = False
+        transport = self.transport
+        while transport is not None and not self.paused and not transport.is_closing():
+            data = self.outgoing()
+            if not data:
+                return
+            transport.writelines(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # What uvloop gives is one in all but its class.
+        self.transport = transport = cast("asyncio.Transport", transport)
+        # Nothing waits in the transport that could wait here: then it is known what was not sent.
+        with contextlib.suppress(NotImplementedError):
+            transport.set_write_buffer_limits(high=1)
+        self.on_open(transport)
+        self.write_soon()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.on_heard()
+        wire = self.wire
+        try:
+            wire.receive(self._read[:nbytes])
+            while (event := wire.next_event()) is not None:
+                self.on_event(event)
+        except PeerWireError as error:
+            self.on_nonsense(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.write_soon()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.transport = None
+        self.on_gone(error)

@@ -1,0 +1,170 @@
+"""What brokers tell to tools about everything that they have: producers, rates, standings of groups, indexes.
+
+Source: RocketMQ 5.5.0's ProducerTableInfo, BrokerStatsData, ConsumeStatsList and
+QueryConsumeQueueResponseBody, the answers to GET_ALL_PRODUCER_INFO, VIEW_BROKER_STATS_DATA,
+GET_BROKER_CONSUME_STATS and QUERY_CONSUME_QUEUE. And the lists of configurations
+that tools send at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from popgate.errors import PeerWireError
+from popgate.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from popgate.wire.bodies.heartbeats import Connection, SubscriptionData
+from popgate.wire.bodies.offset_stats import ConsumeStats
+from popgate.wire.json_syntax import parts
+from popgate.wire.json_syntax.fastjson import dumps
+
+MOST_CONFIGS: Final = 4_096
+"""In one list."""
+
+
+def encode_producers(producers: Mapping[str, Iterable[tuple[Connection, int]]]) -> bytes:
+    """By group: each connection, and when it was last heard of, in ms."""
+    return dumps(
+        {
+            "data": {
+                group: [
+                    {
+                        "clientId": one.client_id,
+                        "language": one.language or "OTHER",
+                        "lastUpdateTimestamp": seen_ms,
+                        "remoteIP": one.address,
+                        "version": one.version,
+                    }
+                    for one, seen_ms in found
+                ]
+                for group, found in producers.items()
+            }
+        }
+    )
+
+
+def decode_producers(body: bytes) -> dict[str, tuple[tuple[Connection, int], ...]]:
+    """What `encode_producers` wrote; each group and each connection once. Raises PeerWireError."""
+    told = parts.table(parts.load_object(body, "the producers of a broker"), "data")
+    return {group: parts.each(told, group, _producer) for group in told if group.__class__ is str}
+
+
+def _producer(part: Mapping[str, Any]) -> tuple[Connection, int]:
+    found = Connection(
+        parts.text(part, "clientId"),
+        parts.text(part, "remoteIP"),
+        parts.text(part, "language"),
+        parts.number(part, "version"),
+    )
+    return found, parts.number(part, "lastUpdateTimestamp")
+
+
+@dataclass(slots=True, frozen=True)
+class Rate:
+    """How much went through in a minute, an hour or a day: how many, per second, and for each call."""
+
+    total: int = 0
+    per_second: float = 0.0
+    per_call: float = 0.0
+
+    @classmethod
+    def read(cls, part: Mapping[str, Any], name: str) -> Rate:
+        found = parts.as_object(part.get(name) or {}, name)
+        rate = cls(parts.number(found, "sum"), parts.real(found, "tps"), parts.real(found, "avgpt"))
+        if not (math.isfinite(rate.per_second) and math.isfinite(rate.per_call)):
+            raise PeerWireError(f"{name} has a rate without end")
+        return rate
+
+    def table(self) -> dict[str, Any]:
+        return {"avgpt": self.per_call, "sum": self.total, "tps": self.per_second}
+
+
+@dataclass(slots=True, frozen=True)
+class Rates:
+    """RocketMQ's BrokerStatsData, the answer to VIEW_BROKER_STATS_DATA."""
+
+    minute: Rate = Rate()
+    hour: Rate = Rate()
+    day: Rate = Rate()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Rates:
+        """Raises PeerWireError."""
+        part = parts.load_object(body, "the rates of a broker")
+        return cls(*(Rate.read(part, name) for name in ("statsMinute", "statsHour", "statsDay")))
+
+    def encode(self) -> bytes:
+        told = {"statsDay": self.day, "statsHour": self.hour, "statsMinute": self.minute}
+        return dumps({name: rate.table() for name, rate in told.items()})
+
+
+def encode_all_standings(
+    groups: Mapping[str, Sequence[ConsumeStats]], address: str, *, left: int, in_flight: int
+) -> bytes:
+    """By group what it reads, topic by topic; `left` messages are not done, `in_flight` of them pulled."""
+    told = b",".join(
+        b"{%b:[%b]}" % (dumps(group), b",".join([one.encode() for one in found]))
+        for group, found in groups.items()
+    )
+    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
+        dumps(address),
+        told,
+        left,
+        in_flight,
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class IndexEntry:
+    """What the index of a queue has of a message: its place and size in the log, and the code of its tag."""
+
+    commit_offset: int
+    size: int
+    tag_code: int
+
+    def table(self) -> dict[str, Any]:
+        return {
+            "eval": False,
+            "physicOffset": self.commit_offset,
+            "physicSize": self.size,
+            "tagsCode": self.tag_code,
+        }
+
+
+def encode_index(
+    entries: Iterable[IndexEntry],
+    minimum: int,
+    maximum: int,
+    *,
+    subscription: SubscriptionData | None = None,
+    note: str = "",
+) -> bytes:
+    """Some entries of a queue's index, with the bounds of the queue; `note` is shown in place of a filter."""
+    told: dict[str, Any] = {"filterData": note} if note else {}
+    told |= {
+        "maxQueueIndex": maximum,
+        "minQueueIndex": minimum,
+        "queueData": [one.table() for one in entries],
+    }
+    if subscription is not None:
+        told["subscriptionData"] = subscription.table()
+    return dumps(told)
+
+
+def decode_topic_list(body: bytes) -> tuple[TopicConfig, ...]:
+    """Topics to be made or changed at once. Raises PeerWireError."""
+    return _bounded(parts.each(parts.load_object(body, "topics"), "topicConfigList", TopicConfig.read))
+
+
+def decode_subscription_group_list(body: bytes) -> tuple[SubscriptionGroupConfig, ...]:
+    """Groups to be made or changed at once. Raises PeerWireError."""
+    part = parts.load_object(body, "groups")
+    return _bounded(parts.each(part, "groupConfigList", SubscriptionGroupConfig.read))
+
+
+def _bounded(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(found) > MOST_CONFIGS:
+        raise PeerWireError(f"a list has {len(found)} configurations, the limit is {MOST_CONFIGS}")
+    return found

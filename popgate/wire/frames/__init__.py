@@ -1,0 +1,1 @@
+"""Frames of remoting: their codes, headers, signatures, and the machine that reads and writes them."""

@@ -1,0 +1,222 @@
+"""Remoting: frames of one command each, for clients, servers and blocking sockets alike.
+
+A frame is its length, the length of its header with the encoding in the high byte, the header, and the
+body. Answers carry the `opaque` of their request and come in any order. Source: protocol facts 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+
+from popgate.errors import LocalWireError, PeerWireError
+from popgate.wire.frames.contract import TLS_FIRST
+from popgate.wire.frames.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
+
+VERSION = 479
+"""V5_3_3, the version that is told where the caller does not say another one."""
+V4_9_4 = 401
+"""From this version on a name server writes standard JSON, with keys in quotes."""
+V4_9_5 = 403
+"""From this version on clients of RocketMQ 4 name the broker that they mean, by `bname` or `n`."""
+V5_0_0, V5_1_0 = 412, 433
+"""Those of RocketMQ 5 do so from 5.1.0 on: 5.0.0 (the first is its snapshot) in pulls and with positions, and
+not in sends, send-backs and ends of transactions (protocol facts 7.7)."""
+V5_3_1 = 475
+"""Clients above this version understand the answer GO_AWAY."""
+LARGEST_FRAME = 16 * 1024 * 1024
+"""Bytes behind the first length, the limit of RocketMQ."""
+_TLS = int.from_bytes(TLS_FIRST, "big")
+IS_RESPONSE = 1
+IS_ONEWAY = 2
+
+_LENGTHS = Struct(">iI")
+_pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
+_SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
+
+
+def names_brokers(version: int) -> bool:
+    """Whether clients of this version name the broker that they mean in all their requests."""
+    return V4_9_5 <= version < V5_0_0 or version >= V5_1_0
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or an answer. `code` of a request is a RequestCode, of an answer a ResponseCode."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str = ""
+    language: str = "PYTHON"
+    version: int = VERSION
+    serialization: Serialization = Serialization.JSON
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & IS_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer, so that none may be sent."""
+        return self.flag & IS_ONEWAY != 0
+
+    def answer(
+        self, code: int, remark: str = "", fields: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> Command:
+        """The answer to this request: same `opaque`, same encoding."""
+        return Command(
+            code,
+            self.opaque,
+            IS_RESPONSE,
+            {} if fields is None else dict(fields),
+            body,
+            remark,
+            serialization=self.serialization,
+        )
+
+
+def encode_command(command: Command) -> bytes:
+    """The whole frame. Raises LocalWireError for what does not fit into it."""
+    serialization, body = command.serialization, command.body
+    header = encode_header(
+        serialization,
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.fields,
+    )
+    length = len(header)
+    size = 4 + length + len(body)
+    if size > LARGEST_FRAME:
+        raise LocalWireError(f"the frame has {size} bytes, remoting takes {LARGEST_FRAME}")
+    return b"".join((_pack_lengths(size, serialization << 24 | length), header, body))
+
+
+class TlsSpoken(PeerWireError):
+    """The other side speaks TLS, and this one does not: as a length its first bytes are far too large."""
+
+
+class RemotingWire:
+    """One side of a connection; a `Wire` of `Command` events.
+
+    A frame above `max_frame` bytes is refused as soon as its length is known. After an error the
+    machine is dead: the same error comes again. The first length of a connection may be checked by
+    who tells protocols apart; this machine reads nothing but remoting.
+    """
+
+    __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_out", "_tail")
+
+    def __init__(self, max_frame: int = LARGEST_FRAME) -> None:
+        self._max_frame = max_frame
+        self._data = b""
+        self._at = 0
+        self._tail = bytearray()
+        """What came behind `_data`. The two are joined when a frame is complete, so that each byte of
+        a large frame is copied twice, however small the pieces are in which it comes."""
+        self._out: list[bytes] = []
+        self._ended = False
+        self._failure: PeerWireError | None = None
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises LocalWireError for bytes after the end."""
+        if self._ended:
+            raise LocalWireError("bytes came after the end of the stream")
+        if not len(data):
+            self._ended = True
+        elif self._failure is not None:
+            return
+        elif self._at == len(self._data) and not self._tail:
+            self._data, self._at = bytes(data), 0
+        else:
+            self._tail += data
+
+    def next_event(self) -> Command | None:
+        """The next command; None: more bytes are needed, or the stream ended between two commands."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._next()
+        except PeerWireError as error:
+            self._failure = error
+            self._data, self._at, self._tail = b"", 0, bytearray()
+            raise
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that came of a frame whose rest has not."""
+        return len(self._data) - self._at + len(self._tail)
+
+    def send(self, command: Command) -> None:
+        """Raises LocalWireError for what does not fit into a frame."""
+        self._out.append(encode_command(command))
+
+    def data_to_send(self) -> list[bytes]:
+        out, self._out = self._out, []
+        return out
+
+    def _next(self) -> Command | None:
+        data, at = self._data, self._at
+        there = len(data) - at
+        if there >= 8:
+            size, word = _unpack_lengths(data, at)
+            length, serialization = word & 0xFFFFFF, word >> 24
+            if not 4 + length <= size <= self._max_frame or length > LONGEST_HEADER or serialization > 1:
+                self._check(size, word)
+            end = at + 4 + size
+            if end <= len(data):
+                # An idle connection holds nothing of what it was sent last.
+                self._data, self._at = (b"", 0) if end == len(data) else (data, end)
+                body = at + 8 + length
+                code, language, version, opaque, flag, remark, fields = DECODERS[serialization](
+                    data[at + 8 : body]
+                )
+                return Command(
+                    code,
+                    opaque,
+                    flag,
+                    fields,
+                    data[body:end],
+                    remark,
+                    language,
+                    version,
+                    _SERIALIZATIONS[serialization],
+                )
+        if there or self._tail:
+            return self._next_of_pieces(there)
+        return None
+
+    def _next_of_pieces(self, there: int) -> Command | None:
+        """The next command, when the `there` bytes of `_data` are not the whole of it."""
+        start = self._data[self._at : self._at + 8]
+        start += bytes(self._tail[: 8 - len(start)])
+        available = there + len(self._tail)
+        if len(start) == 8:
+            size, word = _unpack_lengths(start)
+            self._check(size, word)
+            if available >= size + 4:
+                self._data, self._at = self._data[self._at :] + self._tail, 0
+                self._tail = bytearray()
+                return self._next()
+        elif len(start) >= 4:
+            # Who sends four bytes only learns that they are wrong as well.
+            self._check(int.from_bytes(start[:4], "big", signed=True), 0)
+        if self._ended:
+            raise PeerWireError(f"the stream ended inside a frame, after {available} bytes of it")
+        return None
+
+    def _check(self, size: int, word: int) -> None:
+        """Refuse lengths that cannot be right, or are above the limits."""
+        if not 4 <= size <= self._max_frame:
+            if size >> 16 == _TLS:
+                raise TlsSpoken("what came is a handshake of TLS, which is not spoken here")
+            raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
+        length = word & 0xFFFFFF
+        if length > size - 4 or length > LONGEST_HEADER or word >> 24 > 1:
+            raise PeerWireError(f"a frame of {size} bytes claims a header of {length}, encoding {word >> 24}")

@@ -1,0 +1,1 @@
+"""Messages as bytes: records, batches, properties, hosts, and compressed bodies."""

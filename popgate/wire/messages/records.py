@@ -1,0 +1,378 @@
+"""The stored message: one layout for the store, for pull and pop bodies, and for look-ups.
+
+Big-endian; version 2 differs from version 1 in the length of the topic (two bytes, for topics
+above 127 bytes). Hosts have 8 bytes, or 20 when a bit of `sys_flag` says IPv6.
+Source: protocol facts 3.8 and 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from popgate.errors import LocalWireError, PeerWireError
+from popgate.wire.messages.hosts import host_text as host_text
+from popgate.wire.messages.hosts import pack_host as pack_host
+from popgate.wire.messages.properties import LONGEST_BLOCK
+
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+TRANSACTION_MASK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_MASK = 0x700
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOSTS_V6 = ~_HOSTS_V6
+LONGEST_V1_TOPIC = 127
+_MOST_LENGTHS = 1024
+# Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
+_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
+_LENGTHS = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
+_HEADS = {
+    0: Struct(">IIIiiqqiq8sq8siqI"),
+    BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
+    STORE_HOST_V6: Struct(">IIIiiqqiq8sq20siqI"),
+    _HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
+}
+"""Everything before the body, by the two host bits of `sys_flag`."""
+COMMIT_OFFSET_AT = 28
+BORN_MS_AT = 40
+BORN_HOST_AT = 48
+STORE_HOST_AT = 64
+"""Where they stand in a record whose hosts are IPv4."""
+_HEAD = _HEADS[0]
+_pack_head = _HEAD.pack
+_unpack_head = _HEAD.unpack_from
+_HEAD_SIZE = _HEAD.size
+SMALLEST_RECORD = _HEAD_SIZE + 1 + 2
+_unpack_plain_head = Struct(">II12xq8xi44xI").unpack_from
+"""Size, magic, offset, sys flag, and the length of the body."""
+_unpack_short = Struct(">h").unpack_from
+_place_queue = Struct(">i").pack_into
+_place_offsets = Struct(">qq").pack_into
+_place_time = Struct(">q").pack_into
+_unpack_length = Struct(">I").unpack_from
+
+
+class Record(NamedTuple):
+    """A decoded record. Hosts are packed: `host_text` reads them. `size` counts the whole record."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    commit_offset: int
+    body: bytes
+    properties: bytes
+    sys_flag: int
+    flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_crc: int
+    size: int
+
+
+def encode_record(
+    topic: bytes,
+    queue_id: int,
+    offset: int,
+    commit_offset: int,
+    body: bytes,
+    properties: bytes,
+    sys_flag: int,
+    flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    store_host: bytes,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """Encode one message. The host bits of `sys_flag` are set by the lengths of the hosts.
+
+    Raises LocalWireError when a part is too long for the layout or a number does not fit.
+    """
+    head, size = _pack_head, _HEAD_SIZE
+    if len(born_host) == 8 and len(store_host) == 8:
+        sys_flag &= _NO_HOSTS_V6
+    else:
+        bits = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
+        _check_hosts(born_host, store_host)
+        sys_flag = sys_flag & _NO_HOSTS_V6 | bits
+        head, size = _HEADS[bits].pack, _HEADS[bits].size
+    topic_length, length = len(topic), len(properties)
+    if topic_length <= LONGEST_V1_TOPIC:
+        magic = MAGIC_V1
+        told_topic_length = _LENGTHS_V1[topic_length]
+    else:
+        if topic_length > LONGEST_BLOCK:
+            raise LocalWireError(f"the topic has {topic_length} bytes, a record holds {LONGEST_BLOCK}")
+        magic = MAGIC_V2
+        told_topic_length = topic_length.to_bytes(2, "big")
+    if length < _MOST_LENGTHS:
+        told_length = _LENGTHS[length]
+    else:
+        if length > LONGEST_BLOCK:
+            raise LocalWireError(f"the properties have {length} bytes, a record holds {LONGEST_BLOCK}")
+        told_length = length.to_bytes(2, "big")
+    try:
+        front = head(
+            size + len(body) + len(told_topic_length) + topic_length + 2 + length,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            offset,
+            commit_offset,
+            sys_flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+            len(body),
+        )
+    except Exception as error:
+        raise LocalWireError(f"a number does not fit into a record: {error}") from error
+    return b"".join((front, body, told_topic_length, topic, told_length, properties))
+
+
+def encode_records(
+    topic: bytes,
+    queue_id: int,
+    places: Iterable[tuple[int, int]],
+    messages: Iterable[tuple[bytes, bytes, int, tuple[int, bytes]]],
+    sys_flag: int,
+    store_ms: int,
+    store_host: bytes,
+) -> list[bytes]:
+    """Encode messages of one queue that come for the first time, as `encode_record` encodes each.
+
+    `places`: offset and commit offset of each; `messages`: body, properties, flag, and when and where it was
+    born. Raises LocalWireError.
+    """
+    records = []
+    # What `encode_record` makes of nearly every message, with all that is the same for all made once.
+    plain = len(topic) <= LONGEST_V1_TOPIC and len(store_host) == 8
+    told_topic = len(topic).to_bytes(2, "big")[1:] + topic
+    around = _HEAD_SIZE + len(told_topic) + 2
+    bits = sys_flag & _NO_HOSTS_V6
+    for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
+        places, messages, strict=True
+    ):
+        size, length = len(body), len(properties)
+        if not (plain and length < _MOST_LENGTHS and len(born_host) == 8):
+            records.append(
+                encode_record(
+                    topic,
+                    queue_id,
+                    offset,
+                    commit_offset,
+                    body,
+                    properties,
+                    sys_flag,
+                    flag,
+                    born_ms,
+                    born_host,
+                    store_ms,
+                    store_host,
+                )
+            )
+            continue
+        try:
+            front = _pack_head(
+                around + size + length,
+                MAGIC_V1,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                offset,
+                commit_offset,
+                bits,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                0,
+                0,
+                size,
+            )
+        except Exception as error:
+            raise LocalWireError(f"a number does not fit into a record: {error}") from error
+        records.append(b"".join((front, body, told_topic, _LENGTHS[length], properties)))
+    return records
+
+
+def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None:
+    """Of a record that can be passed on without decoding it: where it ends, its offset, the length of its
+    body, and where its properties begin.
+
+    None: the one that begins at `start` has to be decoded, since it is damaged, or has an IPv6 host, or a
+    topic that is not ASCII.
+    """
+    end = len(data)
+    if end - start < SMALLEST_RECORD:
+        return None
+    size, magic, offset, sys_flag, body_length = _unpack_plain_head(data, start)
+    stop = start + size
+    topic_at = start + _HEAD_SIZE + body_length
+    if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
+        return None
+    # Lengths are signed numbers: half of what their bytes could say is damage.
+    topic_length = data[topic_at]
+    topic_at += 1
+    if magic == MAGIC_V2:
+        topic_length = topic_length << 8 | data[topic_at]
+        topic_at += 1
+    elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
+        return None
+    length_at = topic_at + topic_length
+    block_at = length_at + 2
+    if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
+        return None
+    length = data[length_at] << 8 | data[length_at + 1]
+    if length > LONGEST_BLOCK or block_at + length != stop:
+        return None
+    return stop, offset, body_length, block_at
+
+
+def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Record:
+    """Decode the record that begins at `start`; bytes behind it do not matter.
+
+    `verify` compares the body with its checksum. Raises PeerWireError for anything damaged.
+    """
+    available = len(data) - start
+    if available < SMALLEST_RECORD:
+        raise PeerWireError(f"a record needs {SMALLEST_RECORD} bytes, there are {max(available, 0)}")
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        flag,
+        offset,
+        commit_offset,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        body_length,
+    ) = _unpack_head(data, start)
+    if size > available or size < SMALLEST_RECORD:
+        raise PeerWireError(f"a record claims {size} bytes, there are {available}")
+    at = start + _HEAD_SIZE
+    if sys_flag & _HOSTS_V6:
+        head = _HEADS[sys_flag & _HOSTS_V6]
+        if size < head.size + 3:
+            raise PeerWireError(f"a record with IPv6 hosts claims {size} bytes")
+        (born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset, body_length) = (
+            head.unpack_from(data, start)[8:]
+        )
+        at = start + head.size
+    end = start + size
+    body_end = at + body_length
+    if body_end + 3 > end:
+        raise PeerWireError(f"a record of {size} bytes claims a body of {body_length}")
+    if magic == MAGIC_V1:
+        topic_at = body_end + 1
+        topic_length = data[body_end]
+        if topic_length > LONGEST_V1_TOPIC:
+            raise PeerWireError("the topic length of a record is negative")
+    elif magic == MAGIC_V2:
+        topic_at = body_end + 2
+        (topic_length,) = _unpack_short(data, body_end)
+        if topic_length < 0:
+            raise PeerWireError("the topic length of a record is negative")
+    else:
+        raise PeerWireError(f"a record has the magic {magic:08x}")
+    topic_end = topic_at + topic_length
+    if topic_end + 2 > end:
+        raise PeerWireError(f"a record of {size} bytes claims a topic of {topic_length}")
+    (length,) = _unpack_short(data, topic_end)
+    if length < 0 or topic_end + 2 + length != end:
+        raise PeerWireError(f"a record claims {length} bytes of properties, which is not what is left of it")
+    body = data[at:body_end]
+    if verify and crc32(body) & 0x7FFFFFFF != body_crc:
+        raise PeerWireError("the body of a record does not have its checksum")
+    try:
+        topic = data[topic_at:topic_end].decode()
+    except UnicodeDecodeError as error:
+        raise PeerWireError("the topic of a record is no UTF-8") from error
+    return tuple.__new__(
+        Record,
+        (
+            topic,
+            queue_id,
+            offset,
+            commit_offset,
+            body,
+            data[topic_end + 2 : end],
+            sys_flag,
+            flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
+            body_crc,
+            size,
+        ),
+    )
+
+
+def decode_records(data: bytes, *, verify: bool = False) -> Iterator[Record]:
+    """Decode records that stand one behind the other. Raises PeerWireError at the first damage."""
+    at, end = 0, len(data)
+    while at < end:
+        record = decode_record(data, at, verify=verify)
+        yield record
+        at += record.size
+
+
+def place_record(record: bytes, *, queue_id: int, offset: int, commit_offset: int, store_ms: int) -> bytes:
+    """Give an encoded record its place: queue, offsets and store time; everything else stays.
+
+    The record is one that `encode_record` made. Raises LocalWireError when it is too short.
+    """
+    if len(record) < SMALLEST_RECORD:
+        raise LocalWireError(f"a record has at least {SMALLEST_RECORD} bytes, this one {len(record)}")
+    placed = bytearray(record)
+    _place_queue(placed, 12, queue_id)
+    _place_offsets(placed, 20, offset, commit_offset)
+    _place_time(placed, 68 if placed[39] & BORN_HOST_V6 else 56, store_ms)
+    return bytes(placed)
+
+
+def record_properties(record: bytes) -> bytes:
+    """The properties block alone, of a whole record that `encode_record` made."""
+    at = _HEADS[record[39] & _HOSTS_V6].size
+    at += _unpack_length(record, at - 4)[0]
+    at += 1 + record[at] if record[7] == MAGIC_V1 & 0xFF else 2 + (record[at] << 8 | record[at + 1])
+    return record[at + 2 :]
+
+
+def _check_hosts(*hosts: bytes) -> None:
+    for host in hosts:
+        if len(host) not in (8, 20):
+            raise LocalWireError(f"a packed host has 8 or 20 bytes, not {len(host)}")

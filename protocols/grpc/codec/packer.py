@@ -1,0 +1,186 @@
+"""Sends that are like nearly all: from a request straight to the batch that a broker stores.
+
+A message of type NORMAL with nothing but a tag, keys, and properties in plain ASCII needs no look by anybody
+else: it is checked here by the rules of `processors.produce.message_checks`, all of its texts at once, and
+written down as that stores it. Whatever is not so - another field, a bound that is reached, a fault - makes
+None of the whole request: it is then converted and judged as any other, which alone decides what is wrong.
+Sources: protocol facts 1.10, 2.2, 3.5 and 5.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from popgate.messages.packed_messages import PackedMessages
+from popgate.model import Sent
+from popgate.wire.messages.properties import LONGEST_IN_BATCH
+from processors.limits import Limits
+from protocols.grpc.codec.errors import OK
+from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, varint
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+
+_MOST_PROPERTIES = 32
+_PRINTABLE = bytes(range(0x20, 0x7F))
+_PAIRS = [b"\x01\x02" * count for count in range(_MOST_PROPERTIES + 7)]
+"""What a block has besides printable characters, by how many properties it has: this, or it is none."""
+_SYSTEM = frozenset(name.decode() for name in HIDDEN)
+_PLAIN = frozenset((0, 1))
+"""Type and encoding: nothing said, or NORMAL and IDENTITY, for which that is taken."""
+_MOST_BYTES = 1 << 30
+_STATUS = OK.SerializeToString()
+_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[str, ...]]
+"""Of a message: its id, its body, its properties, when and where it was born, its keys."""
+
+
+class Packer:
+    """Packs requests within the limits of a gateway."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._read()
+
+    def _read(self) -> None:
+        """Copies, each of which is looked at for every message."""
+        limits = self._limits
+        self._generation = limits.generation
+        self._refuses_empty = limits.refuse_empty_bodies
+        self._max_body = limits.max_body_bytes if limits.max_body_bytes > 0 else _MOST_BYTES
+        self._max_properties = min(limits.max_properties, _MOST_PROPERTIES)
+        self._max_text = limits.max_properties_bytes
+        self._max_id = limits.max_message_id_bytes
+        self._max_messages = limits.max_messages_per_send
+
+    def __repr__(self) -> str:
+        return f"<Packer of at most {self._max_messages} messages>"
+
+    def pack(self, request: rpc.SendMessageRequest, peer: str, now_ms: int) -> PackedMessages | None:
+        """The messages of a request; None when they are not all plain, or not right.
+
+        Who does not say where or when a message was born is `peer`, and was so at `now_ms`.
+        """
+        if self._limits.generation != self._generation:
+            self._read()
+        messages = request.messages
+        if not 0 < len(messages) <= self._max_messages:
+            return None
+        topic = messages[0].topic
+        name = topic.name
+        if not name or topic.resource_namespace:
+            return None
+        entries = []
+        for message in messages:
+            if message.topic != topic:
+                return None
+            entry = self._entry(message, name, peer, now_ms)
+            if entry is None:
+                return None
+            entries.append(entry)
+        ids, bodies, blocks, origins, keys = zip(*entries, strict=True)
+        return PackedMessages(name, ids, bodies, blocks, [0] * len(entries), 0, name, origins, keys)
+
+    def _entry(self, message: pb.Message, topic: str, peer: str, now_ms: int) -> _Entry | None:
+        """What is stored of a message; None: it is not plain."""
+        # Each look into a protobuf message costs: every field is read once.
+        body, system = message.body, message.system_properties
+        has = system.HasField
+        if (
+            len(body) > self._max_body
+            or (not body and self._refuses_empty)
+            or system.message_type not in _PLAIN
+            or system.body_encoding not in _PLAIN
+            or system.message_group
+            or system.trace_context
+            or system.priority
+            or has("delivery_timestamp")
+            or has("lite_topic")
+            or has("body_digest")
+        ):
+            return None
+        message_id, tag = system.message_id, system.tag
+        user = message.user_properties
+        count = len(user)
+        first = tags = named = ""
+        if count:
+            if count > self._max_properties:
+                return None
+            for key in user:
+                value = user[key]
+                if not (key and value) or key[0] == "_" or key in _SYSTEM:
+                    return None
+                first += f"{key}\x01{value}\x02"
+        text = len(first) - 2 * count + len(tag)
+        count += 4
+        if tag:
+            if " " in tag or "|" in tag:
+                return None
+            count += 1
+            tags = f"TAGS\x01{tag}\x02"
+        keys = _keys(system)
+        if keys is None:
+            return None
+        if keys:
+            joined = keys[0] if len(keys) == 1 else " ".join(keys)
+            text += len(joined) - len(keys) + 1
+            count += 1
+            named = f"KEYS\x01{joined}\x02"
+        born = system.born_timestamp
+        born_ms = born.seconds * 1000 - (-born.nanos // 1_000_000)
+        if not 0 < born_ms <= LATEST_MS:
+            born_ms = now_ms
+        host = system.born_host or peer
+        block = (
+            f"{first}UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02{tags}{named}"
+            f"__BORNHOST\x01{host}\x02BORN_TIMESTAMP\x01{born_ms}\x02"
+        ).encode()
+        if (
+            not 0 < len(message_id) <= self._max_id
+            or " " in message_id
+            or text > self._max_text
+            or len(block) > LONGEST_IN_BATCH
+            or block.translate(None, _PRINTABLE) != _PAIRS[count]
+        ):
+            return None
+        return message_id, body, block, (born_ms, host), keys
+
+
+def _keys(system: pb.SystemProperties) -> tuple[str, ...] | None:
+    """The keys of a message; None when one of them is blank."""
+    keys = system.keys
+    if not keys:
+        return ()
+    if len(keys) > 1:
+        found = tuple(keys)
+        return None if any(not key or key.isspace() for key in found) else found
+    key = keys[0]
+    return None if not key or key.isspace() else (key,)
+
+
+class EncodedAnswer:
+    """An answer that is bytes already, in the place of a protobuf message, and says OK."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def status(self) -> pb.Status:
+        return OK
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as protobuf calls it
+        return self._data
+
+
+def encode_sent(results: Sequence[Sent]) -> bytes:
+    """The SendMessageResponse of messages that were all stored."""
+    parts = [b"\x0a", bytes((len(_STATUS),)), _STATUS]
+    status = b"\x0a%b%b\x12" % (bytes((len(_STATUS),)), _STATUS)
+    for one in results:
+        message_id = one.message_id.encode()
+        size = len(message_id)
+        entry = b"%b%b%b" % (status, varint(size), message_id)
+        if one.offset:
+            entry = b"%b\x20%b" % (entry, varint(one.offset))
+        parts += (b"\x12", varint(len(entry)), entry)
+    return b"".join(parts)

@@ -1,0 +1,268 @@
+"""Messages as they are delivered: from what is stored straight to the bytes of RocketMQ's protobuf.
+
+Field by field through objects of protobuf costs several times as much. Field numbers are those of
+`definition.proto`; whoever wants the object parses the bytes (`convert.message_out`), so that there is one
+meaning. Sources: protocol facts 1.10, 3.5, 3.6 and pitfalls 28 to 36.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import md5
+
+from popgate.errors import PeerWireError
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.model import StoredMessage
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.properties import RESERVED, split_properties
+from protocols.grpc.codec.handles import marked
+from protocols.grpc.pb import definition_pb2 as pb
+
+_COMPRESSED = 0x1
+"""The bit of `sys_flag`. Source: protocol facts 3.8."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_LARGEST_BODY = 64 * 1024 * 1024
+"""Bytes that a body may unpack to; a larger one is delivered packed."""
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
+_U64 = (1 << 64) - 1
+
+HIDDEN = frozenset(
+    name.encode()
+    for name in RESERVED
+    | {
+        names.SHARDING_KEY,
+        names.TRACE_CONTEXT,
+        names.TRANSACTION_ID,
+        names.TRANSACTION_CHECK_TIMES,
+        names.CHECK_IMMUNITY_TIME_IN_SECONDS,
+        names.INNER_NUM,
+        names.INNER_BASE,
+        names.INNER_MULTI_DISPATCH,
+    }
+)
+"""Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
+
+_TAGS, _KEYS, _UNIQ_KEY, _BORN_HOST = b"TAGS", b"KEYS", b"UNIQ_KEY", names.BORN_HOST.encode()
+_SHARDING_KEY, _PRIORITY, _LITE_TOPIC = (
+    names.SHARDING_KEY.encode(),
+    names.PRIORITY.encode(),
+    names.LITE_TOPIC.encode(),
+)
+_TRACE_CONTEXT, _TRAN_MSG, _DUE = b"TRACE_CONTEXT", b"TRAN_MSG", b"TIMER_DELIVER_MS"
+_DLQ_TOPIC, _DLQ_ID = names.DLQ_ORIGIN_TOPIC.encode(), names.DLQ_ORIGIN_MESSAGE_ID.encode()
+_DELAYED = frozenset((_DUE, b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"))
+_RARE = frozenset((_SHARDING_KEY, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY, _TRAN_MSG, _DLQ_TOPIC, *_DELAYED))
+"""What most messages have none of: fields, and what makes another type than NORMAL of one."""
+
+
+def varint(number: int) -> bytes:
+    """A number as protobuf has it; a negative one has ten bytes."""
+    if 0 <= number < 128:
+        return _LAST[number]
+    number &= _U64
+    return _NOT_LAST[number & 0x7F] + _rest(number >> 7)
+
+
+@lru_cache(maxsize=256)
+def _rest(number: int) -> bytes:
+    """Kept, because the numbers of one answer are close together."""
+    return varint(number)
+
+
+_LAST = [bytes((number,)) for number in range(128)]
+_NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
+
+
+class _Lengths(dict[int, bytes]):
+    """Nearly every length that is ever told: to make one costs more than a look."""
+
+    def __missing__(self, size: int) -> bytes:
+        return varint(size)
+
+
+_LENGTHS = _Lengths((size, varint(size)) for size in range(1100))
+
+
+def _field(tag: bytes, value: bytes) -> bytes:
+    """A field of bytes, text or a message."""
+    return tag + _LENGTHS[len(value)] + value
+
+
+@lru_cache(maxsize=1024)
+def encode_time(ms: int) -> bytes:
+    """A Timestamp (or a Duration, which has the same fields) with its length in front.
+
+    Other doors let through times that no Timestamp can tell; some clients fail on those.
+    """
+    seconds, rest = divmod(min(max(ms, 0), LATEST_MS), 1000)
+    told = (b"\x08" + varint(seconds) if seconds else b"") + (
+        b"\x10" + varint(rest * 1_000_000) if rest else b""
+    )
+    return _LENGTHS[len(told)] + told
+
+
+@lru_cache(maxsize=256)
+def _topic(name: str, namespace: str) -> bytes:
+    told = _field(b"\x12", name.encode())
+    if namespace:
+        told = _field(b"\x0a", namespace.encode()) + told
+    return _field(b"\x0a", told)
+
+
+@lru_cache(maxsize=1024)
+def _place(store_host: str, queue_id: int, attempt: int) -> bytes:
+    """What the messages of one queue have alike: store host, queue, attempt."""
+    told = _field(b"\x52", store_host.encode()) if store_host else b""
+    return told + b"\x68" + varint(queue_id) + b"\x80\x01" + varint(max(attempt, 1))
+
+
+@lru_cache(maxsize=1024)
+def _hidden_for(receipt_part: str) -> bytes:
+    """The field `invisible_duration`, of the part of a receipt that tells it in ms; empty without one."""
+    if not receipt_part.isascii() or not receipt_part.isdigit() or len(receipt_part) > 15:
+        return b""
+    return b"\x7a" + encode_time(int(receipt_part))
+
+
+@lru_cache(maxsize=1024)
+def _host_of(born_host: str) -> bytes:
+    return born_host.rpartition(":")[0].strip("[]").encode()
+
+
+def md5_text(body: bytes) -> str:
+    """In upper case: clients compare it as text (pitfall 29)."""
+    return md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def encode_received(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
+    """A `ReceiveMessageResponse` with this message."""
+    message = encode_message(stored, topic)
+    return b"\x12" + _LENGTHS[len(message)] + message
+
+
+def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
+    """A `Message` as it is delivered, or as its producer is asked about it.
+
+    `topic` is the client's own word for the topic; it gets that back, with its namespace.
+    """
+    block = stored.properties
+    if not block.isascii():
+        block = block.decode("utf-8", "replace").encode()
+    found = split_properties(block)
+    get = found.get
+    body, packed = _body_out(stored)
+    offset = stored.offset
+    namespace = topic.resource_namespace if topic is not None else ""
+    if namespace and topic is not None and topic.name != stored.topic:
+        namespace = ""
+    message_id = get(_UNIQ_KEY)
+    if message_id is None:
+        message_id = encode_offset_message_id(stored.store_host, stored.commit_offset).encode()
+    born_host = get(_BORN_HOST)
+    if born_host is None:
+        born_host = _host_of(stored.born_host)
+    kind = 1
+    rare = b""
+    if not _RARE.isdisjoint(found):
+        kind, rare = _type_of(found), _rare_fields(found)
+    parts = [
+        b"\x1a",
+        _LENGTHS[len(message_id)],
+        message_id,
+        b"\x22\x24\x08\x02\x12\x20",  # a digest of type MD5, with 32 characters
+        md5(body, usedforsecurity=False).hexdigest().upper().encode(),
+        b"\x28\x02\x30" if packed else b"\x28\x01\x30",
+        _LENGTHS[kind],
+        b"\x3a",
+        encode_time(stored.born_ms),
+        b"\x42",
+        _LENGTHS[len(born_host)],
+        born_host,
+        b"\x4a",
+        encode_time(stored.store_ms),
+        _place(stored.store_host, stored.queue_id, stored.attempt),
+        b"\x70",
+        varint(offset),
+        rare,
+    ]
+    tag = get(_TAGS)
+    if tag is not None:
+        parts += (b"\x0a", _LENGTHS[len(tag)], tag)
+    keys = get(_KEYS)
+    if keys is not None:
+        for key in keys.split(b" "):
+            if key:
+                parts += (b"\x12", _LENGTHS[len(key)], key)
+    if stored.receipt:
+        receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
+        parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
+        told_by = stored.receipt.split(" ", 3)
+        if len(told_by) == 4:
+            parts.append(_hidden_for(told_by[2]))
+    system = b"".join(parts)
+    parts = [_topic(stored.topic, namespace)]
+    for key, value in found.items():
+        if key not in HIDDEN:
+            told = _LENGTHS[len(key)]
+            length = _LENGTHS[len(value)]
+            size = 2 + len(told) + len(key) + len(length) + len(value)
+            parts += (b"\x12", _LENGTHS[size], b"\x0a", told, key, b"\x12", length, value)
+    parts += (b"\x1a", _LENGTHS[len(system)], system, b"\x22", _LENGTHS[len(body)], body)
+    return b"".join(parts)
+
+
+def _rare_fields(found: dict[bytes, bytes]) -> bytes:
+    """The fields of `SystemProperties` that most messages have not."""
+    get = found.get
+    told = b""
+    if (message_group := get(_SHARDING_KEY)) is not None:
+        told += _field(b"\x8a\x01", message_group)
+    if (trace := get(_TRACE_CONTEXT)) is not None:
+        told += _field(b"\x92\x01", trace)
+    if (lite_topic := get(_LITE_TOPIC)) is not None:
+        told += _field(b"\xaa\x01", lite_topic)
+    priority = get(_PRIORITY)
+    if priority is not None and len(priority) < 10 and priority.isdigit():
+        told += b"\xb0\x01" + varint(int(priority))
+    due = get(_DUE)
+    if due is not None and len(due) < 16 and due.isdigit():
+        told += b"\x5a" + encode_time(int(due))
+    origin = get(_DLQ_TOPIC)
+    if origin is not None and (origin_id := get(_DLQ_ID)) is not None:
+        told += _field(b"\xa2\x01", _field(b"\x0a", origin) + _field(b"\x12", origin_id))
+    return told
+
+
+def _body_out(stored: StoredMessage) -> tuple[bytes, bool]:
+    """The body, and whether it is marked GZIP.
+
+    GZIP is passed as it is. Other packings are undone: remoting producers, and the C++ client under
+    the mark of GZIP, use ones that most clients cannot open (pitfall 31). What cannot be unpacked
+    is passed as it is, for the client to decide.
+    """
+    body = stored.body
+    if not stored.sys_flag & _COMPRESSED or not body:
+        return body, False
+    if body.startswith(_GZIP_MAGIC):
+        return body, True
+    try:
+        return decompress(body, _LARGEST_BODY), False
+    except PeerWireError:
+        return body, True
+
+
+def _type_of(found: dict[bytes, bytes]) -> int:
+    """A number of `MessageType`."""
+    if found.get(_TRAN_MSG) == b"true":
+        return pb.TRANSACTION
+    if not _DELAYED.isdisjoint(found):
+        return pb.DELAY
+    if _SHARDING_KEY in found:
+        return pb.FIFO
+    if _PRIORITY in found:
+        return pb.PRIORITY
+    if _LITE_TOPIC in found:
+        return pb.LITE
+    return pb.NORMAL

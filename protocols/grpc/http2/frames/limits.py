@@ -1,0 +1,116 @@
+"""Bounds of a connection, and of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocols.grpc.http2.frames.codes import Flood
+
+
+class Holder(Protocol):
+    """A connection that holds something."""
+
+    holds: int
+
+    def give_up(self) -> bool:
+        """Refuse the request that holds most of it. False: it is the only one of all."""
+        ...
+
+
+INFLATED_AT_ONCE = 1024 * 1024
+"""Bytes that compressed messages come to, after which a connection waits: less than 5 ms of inflating."""
+
+
+class Inflating:
+    """Bytes that compressed messages came to, of all connections of a server, paid off at a steady pace.
+
+    Who made the process inflate much waits until that is paid off, and all others that do meanwhile wait
+    behind him: those that send nothing compressed go on.
+    """
+
+    __slots__ = ("_paid_off", "rate")
+
+    def __init__(self, rate: int = 128 * 1024 * 1024) -> None:
+        self.rate = rate
+        """Bytes per second: about a third of a core."""
+        self._paid_off = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Inflating paid off at {self._paid_off:.3f}>"
+
+    def rest(self, size: int, now: float) -> float:
+        """How many seconds whoever inflated so many bytes waits; no longer than `LONGEST_REST_S`."""
+        self._paid_off = max(now, min(self._paid_off, now + LONGEST_REST_S)) + size / self.rate
+        return min(self._paid_off - now, LONGEST_REST_S)
+
+
+LONGEST_REST_S = 5.0
+
+
+class Holding:
+    """Bytes of requests that are not there as a whole, or not read, of all connections of a server."""
+
+    __slots__ = ("holders", "most", "used")
+
+    def __init__(self, most: int = 256 * 1024 * 1024) -> None:
+        self.most = most
+        self.used = 0
+        self.holders: set[Holder] = set()
+
+    def make_room(self) -> None:
+        """When there is too much, the connections that hold most lose it: not those that come last."""
+        while self.used > self.most:
+            if not max(self.holders, key=_held).give_up():
+                return
+
+    def __repr__(self) -> str:
+        return f"<Holding {self.used} of {self.most}>"
+
+
+def _held(holder: Holder) -> int:
+    return holder.holds
+
+
+def _calm() -> Mapping[Flood, int]:
+    return {
+        Flood.RESETS: 1000,
+        Flood.CONTINUATIONS: 2000,
+        Flood.SETTINGS: 100,
+        Flood.PINGS: 2000,
+        Flood.EMPTY_FRAMES: 2000,
+        Flood.WINDOW_UPDATES: 200_000,
+        Flood.PRIORITIES: 2000,
+        Flood.BOMBS: 20,
+    }
+
+
+@dataclass(slots=True, frozen=True)
+class Http2Limits:
+    """Sizes in bytes, `_s` in seconds of the loop's clock.
+
+    `max_streams` may be open on a connection at a time. A peer may send `stream_window` for a request before
+    anybody looked at it; for all of its connection 65,535, and up to `connection_window` when it sends much.
+    `max_continuations` frames may follow one HEADERS. Who has not greeted within `greeting_s` is cut off, as
+    is one whose request hardly grows for `slow_s`, or who takes hardly any of what it asked for in that time.
+    After `ping_s` of silence it is asked for a sign of life, which must come within half of that. Of each
+    kind of `Flood` so many frames are borne within `calm_s`.
+    """
+
+    max_streams: int = 1024
+    stream_window: int = 1024 * 1024
+    connection_window: int = 4 * 1024 * 1024
+    max_headers_bytes: int = 16 * 1024
+    max_continuations: int = 16
+    max_message_bytes: int = 130 * 1024 * 1024
+    max_plain_bytes: int = 64 * 1024
+    greeting_s: float = 10.0
+    ping_s: float = 20.0
+    slow_s: float = 60.0
+    age_s: float = 0.0
+    age_grace_s: float = 30.0
+    calm_s: float = 10.0
+    calm: Mapping[Flood, int] = field(default_factory=_calm)
+    holding: Holding = field(default_factory=Holding)
+    inflating: Inflating = field(default_factory=Inflating)

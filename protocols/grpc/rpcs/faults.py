@@ -1,0 +1,220 @@
+"""The gRPC door with faults on order: answers that are lost or late, streams that break, calls cut off.
+
+For tests only, and put in the place of `Door` when the door is made: without faults nothing of this
+is loaded. A step is an RPC by its name (`AckMessage`), and each counts its own calls:
+
+- `drop`: the work is done, the answer is lost; the client sees the connection fail (UNAVAILABLE).
+- `hang`: the work is done, the answer never comes; the client waits until its own deadline.
+- `delay=…:50ms`: the work is done, the answer comes later.
+- `cancel`: the call is cancelled, as by its client: one with one answer while the work is under way,
+  one that streams before its first message is written.
+- `break=…:messages=3`: the stream breaks behind so many messages (0 without it), and the door
+  notices; of Telemetry: behind so many commands.
+- `kill`: the process ends when the work is done and before the answer.
+
+That a dropped stream was written without complaint is the point: the door believes it delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from google.protobuf.message import Message
+
+from popgate.clock import Clock
+from popgate.faults import Faults, Rule
+from popgate.kinds import Authenticator
+from protocols.grpc.codec.request_reader import Unreadable
+from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
+from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, Door, Streamed, Unary
+from protocols.grpc.rpcs.health import Health
+from protocols.grpc.service.service import MessagingService
+from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
+
+_ONE_ANSWER = tuple(what.name for what in UNARY)
+_MANY_ANSWERS = tuple(what.name for what in STREAMED)
+_BOTH = (*_ONE_ANSWER, *_MANY_ANSWERS)
+STEPS = {
+    "drop": _BOTH,
+    "hang": _BOTH,
+    "delay": _BOTH,
+    "cancel": _BOTH,
+    "kill": _BOTH,
+    "break": (*_MANY_ANSWERS, "Telemetry"),
+}
+OPTIONS = {"delay": ("duration",), "break": ("messages",)}
+
+
+def claim(faults: Faults) -> None:
+    """Raises ValueError for a rule about an RPC that cannot be."""
+    faults.claim(STEPS, OPTIONS)
+
+
+class FaultyDoor(Door):
+    """A `Door` to which the plan's faults happen."""
+
+    fails_calls = True
+
+    def __init__(
+        self,
+        service: MessagingService,
+        health: Health,
+        clock: Clock,
+        authenticator: Authenticator | None,
+        faults: Faults,
+    ) -> None:
+        super().__init__(service, health, clock, authenticator)
+        self._faults = faults
+
+    async def unary(
+        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+    ) -> Any:
+        """Raises CallFailed, which a `Door` does not."""
+        rule = self._faults.strike(what.name)
+        work = super().unary(what, request, call, size)
+        if rule is None:
+            return await work
+        if rule.verb == "cancel":
+            await _cut_off(work)
+            raise _cancelled(rule)
+        answer = await work
+        await self._befall(rule)
+        return answer
+
+    async def streamed(
+        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+    ) -> None:
+        """Raises CallFailed, which a `Door` does not."""
+        rule = self._faults.strike(what.name)
+        if rule is None:
+            await super().streamed(what, request, call, answers)
+            return
+        cut = _Cut(answers, rule, self)
+        try:
+            await super().streamed(what, request, call, cut)
+        except asyncio.CancelledError:
+            if cut.struck and rule.verb == "cancel":
+                raise _cancelled(rule) from None
+            raise
+        if rule.verb in ("drop", "hang"):
+            await self._befall(rule)
+        if cut.struck and rule.verb == "break":
+            raise _lost(rule)
+
+    async def telemetry(self, commands: Commands, call: Call) -> None:
+        rule = self._faults.strike("Telemetry")
+        if rule is None:
+            await super().telemetry(commands, call)
+            return
+        cut = _CutCommands(commands, int(rule.options.get("messages", 0)))
+        work = asyncio.ensure_future(super().telemetry(cut, call))
+        try:
+            await asyncio.wait((work, cut.broken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not work.done():
+                await _cut_off(work)
+        if cut.broken.done():
+            raise _lost(rule)
+        cut.broken.cancel()
+        work.result()
+
+    async def befall_first(self, rule: Rule) -> None:
+        """Before the first answer of a stream is written."""
+        if rule.verb in ("delay", "kill"):
+            await self._befall(rule)
+
+    async def _befall(self, rule: Rule) -> None:
+        """What happens to an answer that is ready. Raises CallFailed."""
+        if rule.verb == "kill":
+            self._faults.kill()
+        elif rule.verb == "hang":
+            await asyncio.get_running_loop().create_future()  # until the call is cancelled
+        elif rule.verb == "delay" and rule.seconds is not None:
+            over = asyncio.Event()
+            timer = self._clock.call_later(rule.seconds, over.set)
+            try:
+                await over.wait()
+            finally:
+                timer.cancel()
+        else:
+            raise _lost(rule)
+
+
+class _Cut:
+    """`Answers` that reach the client only as far as the rule lets them."""
+
+    def __init__(self, answers: Answers[Any], rule: Rule, door: FaultyDoor) -> None:
+        self.struck = False
+        self._answers = answers
+        self._rule = rule
+        self._door = door
+        self._messages = 0
+        self._begun = False
+
+    async def write(self, answer: Message) -> None:
+        rule = self._rule
+        if rule.verb in ("drop", "hang"):
+            return
+        if not self._begun:
+            self._begun = True
+            await self._door.befall_first(rule)
+        if _is_message(answer):
+            if rule.verb == "cancel":
+                self.struck = True
+                raise asyncio.CancelledError
+            if rule.verb == "break" and self._messages >= rule.options.get("messages", 0):
+                self.struck = True
+                raise BrokenStream(f"broken on purpose ({rule.text})")
+            self._messages += 1
+        await self._answers.write(answer)
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(ReceiveMessageResponse.FromString(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        return 0
+
+
+class _CutCommands:
+    """`Commands` that break behind so many that were written."""
+
+    def __init__(self, commands: Commands, most: int) -> None:
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commands = commands
+        self._left = most
+
+    async def read(self) -> TelemetryCommand | None:
+        return await self._commands.read()
+
+    async def write(self, command: TelemetryCommand) -> None:
+        if self._left <= 0:
+            if not self.broken.done():
+                self.broken.set_result(None)
+            raise BrokenStream("broken on purpose")
+        self._left -= 1
+        await self._commands.write(command)
+
+
+def _is_message(answer: Message) -> bool:
+    content: str | None = answer.WhichOneof("content")
+    return content == "message"
+
+
+async def _cut_off(work: Any) -> None:
+    """Let the work begin, and cancel it: it is done or not done then, never half."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _lost(rule: Rule) -> CallFailed:
+    return CallFailed(CallStatus.UNAVAILABLE, f"the answer was lost on purpose ({rule.text})")
+
+
+def _cancelled(rule: Rule) -> CallFailed:
+    return CallFailed(CallStatus.CANCELLED, f"the call was cancelled on purpose ({rule.text})")

@@ -1,0 +1,1 @@
+"""Servers that carry the RPCs: HTTP/2 of our own, and grpc.aio."""

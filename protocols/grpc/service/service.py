@@ -1,0 +1,398 @@
+"""The messaging service: one short method per RPC, knowing no transport. Those of offsets are in `offsets`.
+
+A method takes a decoded request and its Context and returns the answer, or raises GatewayError; the
+dispatcher turns that into the status of an answer. Source: protocol facts 1.4 to 1.7, 1.11, 3.2, 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
+from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
+from popgate.naming import check_group, check_topic
+from processors.clients.client_registry import ClientHandle, ClientKind
+from processors.messaging import MessagingProcessor
+from processors.produce.message_checks import check_count
+from processors.requests import NOTHING_SAID, Said
+from protocols.draining import Waits
+from protocols.grpc.codec import convert
+from protocols.grpc.codec.client_quirks import can_receive, notices_only_an_end
+from protocols.grpc.codec.endpoints import dialled_endpoints
+from protocols.grpc.codec.errors import OK, status_of
+from protocols.grpc.codec.handles import marked_like, receipt_of, receipts_of
+from protocols.grpc.codec.lite import lite_sync_in
+from protocols.grpc.codec.packer import EncodedAnswer, Packer, encode_sent
+from protocols.grpc.codec.received_message import encode_received, encode_time
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.service.offsets import Positions
+from protocols.grpc.telemetry.departures import Departures
+from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream
+from protocols.grpc.transport import Answers, Commands
+
+_log = logging.getLogger(__name__)
+
+_CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
+_RECEIVED = rpc.ReceiveMessageResponse(status=OK).SerializeToString()
+_TOGETHER = 64 * 1024
+"""Bytes that are encoded before they are written, or one message."""
+_NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+
+
+class MessagingService(Positions):
+    """RocketMQ's MessagingService on a MessagingProcessor.
+
+    `advertised`: what clients are told to connect to; None: what each of them dialled.
+    """
+
+    def __init__(
+        self, processor: MessagingProcessor, clock: Clock, *, advertised: pb.Endpoints | None = None
+    ) -> None:
+        super().__init__(processor)
+        self._clock = clock
+        self._advertised = advertised
+        self._open: dict[asyncio.Task[Any], TelemetryStream] = {}
+        """Telemetry streams: those that wait for a command, and those that wait until one is read."""
+        self._streams = Waits()
+        self._departures = Departures(clock)
+        self._packer = Packer(processor.limits)
+
+    def __repr__(self) -> str:
+        return f"<MessagingService polls {self._polls} streams {len(self._open)}>"
+
+    async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
+        route = await self._processor.route(context, request.topic.name)
+        endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(route, context, lite=self._processor.lite.available)
+        return rpc.QueryRouteResponse(
+            status=OK,
+            message_queues=[convert.queue_out(q, types, request.topic, endpoints) for q in route.queues],
+        )
+
+    async def query_assignment(
+        self, request: rpc.QueryAssignmentRequest, context: Context
+    ) -> rpc.QueryAssignmentResponse:
+        found = await self._processor.assignments(context, request.topic.name, request.group.name)
+        endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(found.route, context, lite=self._processor.lite.available)
+        return rpc.QueryAssignmentResponse(
+            status=OK,
+            assignments=[
+                pb.Assignment(message_queue=convert.queue_out(q, types, request.topic, endpoints))
+                for q in found.queues
+            ],
+        )
+
+    async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
+        """A client whose settings went to another replica, or to this one before it was restarted, is well.
+
+        Only a client that nobody knows and that does not say what it is cannot be answered.
+        """
+        client = self._processor.clients.get(context.client_id)
+        if client is None and request.client_type not in _CLIENT_TYPES:
+            raise BadRequest(
+                f"client {shown(context.client_id)} is not known here and does not say what it is:"
+                " a heartbeat names a client type, or the telemetry stream has brought the settings",
+                Fault.CLIENT_TYPE_UNKNOWN,
+                "cannot find client settings for this client",
+            )
+        if request.HasField("group") and not _is_producer(client, request):
+            check_group(request.group.name)
+        self._processor.clients.touch(context.client_id, self._clock.monotonic())
+        self._departures.heard(context.client_id)
+        return rpc.HeartbeatResponse(status=OK)
+
+    async def notify_client_termination(
+        self, request: rpc.NotifyClientTerminationRequest, context: Context
+    ) -> rpc.NotifyClientTerminationResponse:
+        # One that is not known here is gone already.
+        self._processor.goodbye(context, request.group.name)
+        self._departures.left(context.client_id)
+        return rpc.NotifyClientTerminationResponse(status=OK)
+
+    async def send_message(
+        self, request: rpc.SendMessageRequest, context: Context
+    ) -> rpc.SendMessageResponse | EncodedAnswer:
+        count = len(request.messages)
+        if count > 1:
+            check_count(count, self._processor.limits)
+        now_ms = self._clock.now_ms()
+        if self._processor.takes_packed(count):
+            packed = self._packer.pack(request, context.peer, now_ms)
+            if packed is not None:
+                results = await self._processor.send_packed(context, packed)
+                stored = [result for result in results if not isinstance(result, GatewayError)]
+                if len(stored) == len(results):
+                    return EncodedAnswer(encode_sent(stored))
+                return _sends_told(results, context)
+        if count > 1:
+            _check_one_topic([message.topic for message in request.messages])
+        messages = [convert.message_in(message, context, now_ms) for message in request.messages]
+        return _sends_told(await self._processor.send(context, messages), context)
+
+    async def receive_message(
+        self,
+        request: rpc.ReceiveMessageRequest,
+        context: Context,
+        answers: Answers[rpc.ReceiveMessageResponse],
+    ) -> int:
+        """Write a status, the messages, and the time of delivery; undelivered messages are given back.
+
+        Returns the code of the status.
+        """
+        try:
+            receive = convert.receive_in(request)
+            if receive.wait_s is None:
+                client = self._processor.clients.get(context.client_id)
+                # None where the settings came to another replica: the deadline decides, as without settings.
+                receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
+            messages = await self._polls_of(context).wait(self._processor.receive(context, receive))
+        except GatewayError as error:
+            status = status_of(error, context)
+        else:
+            if messages:
+                await self._deliver(request, context, answers, messages)
+                return pb.OK
+            status = _NOTHING
+        told = rpc.ReceiveMessageResponse(status=status).SerializeToString()
+        await _write_all(answers, [told, self._time_told()])
+        return status.code
+
+    def _time_told(self) -> bytes:
+        """The element of an answer that tells the time of delivery."""
+        return b"\x1a" + encode_time(self._clock.now_ms())
+
+    async def _deliver(
+        self,
+        request: rpc.ReceiveMessageRequest,
+        context: Context,
+        answers: Answers[rpc.ReceiveMessageResponse],
+        messages: Sequence[StoredMessage],
+    ) -> None:
+        topic = request.message_queue.topic
+        ready = [_RECEIVED]
+        encoded = size = 0
+        try:
+            for stored in messages:
+                answer = encode_received(stored, topic)
+                length = len(answer)
+                if can_receive(context, length):
+                    ready.append(answer)
+                else:
+                    await _write_all(answers, ready)
+                    await self._cannot_take(request, context, stored, length)
+                encoded += 1
+                size += length
+                if size >= _TOGETHER:
+                    await _write_all(answers, ready)
+                    size = 0
+            ready.append(self._time_told())
+            encoded += 1
+            await _write_all(answers, ready)
+        except BaseException:
+            # Also of a cancelled request: the one that was being written may not have arrived either.
+            rest = messages[max(encoded - len(ready), 0) :]
+            await self._processor.give_back(context, topic.name, request.group.name, rest)
+            raise
+
+    async def _cannot_take(
+        self, request: rpc.ReceiveMessageRequest, context: Context, stored: StoredMessage, size: int
+    ) -> None:
+        topic = request.message_queue.topic.name
+        _log.warning(
+            "message %s of topic %s is too large for the client %s (%s): %d bytes",
+            convert.message_out(stored).system_properties.message_id,
+            topic,
+            context.client_id,
+            context.language,
+            size,
+        )
+        await self._processor.not_taken(context, topic, request.group.name, stored)
+
+    async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
+        # One more than there may be is enough to be refused.
+        entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
+        handles = [entry.receipt_handle for entry in entries_in]
+        ids = [entry.message_id for entry in entries_in]
+        receipts, contradictions = receipts_of(entries_in, handles, ids, context)
+        lite_topic = entries_in[-1].lite_topic if entries_in else ""
+        said = Said(ids[-1], lite_topic) if lite_topic else NOTHING_SAID
+        results = await self._processor.ack(
+            context, request.topic.name, request.group.name, receipts, said=said
+        )
+        answer = rpc.AckMessageResponse()
+        add = answer.entries.add
+        failed = False
+        for message_id, handle, error in zip(ids, handles, results, strict=True):
+            status = OK
+            if error is not None:
+                failed = True
+                status = status_of(contradictions.get(len(answer.entries), error), context)
+            add(message_id=message_id, receipt_handle=handle, status=status)
+        answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
+        return answer
+
+    async def change_invisible_duration(
+        self, request: rpc.ChangeInvisibleDurationRequest, context: Context
+    ) -> rpc.ChangeInvisibleDurationResponse:
+        receipt, contradiction = receipt_of(request, context)
+        try:
+            handle = await self._processor.change_invisible(
+                context,
+                request.topic.name,
+                request.group.name,
+                receipt,
+                convert.millis_of(request.invisible_duration),
+                said=Said(request.message_id, request.lite_topic, contradiction=contradiction),
+                suspend=request.suspend,
+            )
+        except GatewayError as error:
+            # Official clients put the answer's handle in the place of theirs, whatever the status:
+            # without one, a message that is still theirs could no longer be acknowledged.
+            return rpc.ChangeInvisibleDurationResponse(
+                status=status_of(error, context), receipt_handle=request.receipt_handle
+            )
+        return rpc.ChangeInvisibleDurationResponse(
+            status=OK, receipt_handle=marked_like(handle, request.receipt_handle)
+        )
+
+    async def forward_message_to_dead_letter_queue(
+        self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: Context
+    ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
+        receipt, contradiction = receipt_of(request, context)
+        said = Said(
+            request.message_id,
+            request.lite_topic,
+            request.delivery_attempt,
+            request.max_delivery_attempts,
+            contradiction,
+        )
+        await self._processor.dead_letter(context, request.topic.name, request.group.name, receipt, said=said)
+        return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    async def end_transaction(
+        self, request: rpc.EndTransactionRequest, context: Context
+    ) -> rpc.EndTransactionResponse:
+        topic = check_topic(request.topic.name)
+        from_check = request.source == pb.SOURCE_SERVER_CHECK
+        if request.resolution == pb.COMMIT:
+            resolution = Resolution.COMMIT
+        elif request.resolution == pb.ROLLBACK:
+            resolution = Resolution.ROLLBACK
+        elif from_check and request.transaction_id.strip():
+            # The producer was asked and does not know yet: it will be asked again.
+            return rpc.EndTransactionResponse(status=OK)
+        else:
+            raise BadRequest("the resolution of a transaction must be COMMIT or ROLLBACK")
+        end = EndTransaction(topic, request.transaction_id, request.message_id, resolution, from_check)
+        await self._processor.end_transaction(context, end, trace_context=request.trace_context)
+        return rpc.EndTransactionResponse(status=OK)
+
+    async def sync_lite_subscription(
+        self, request: rpc.SyncLiteSubscriptionRequest, context: Context
+    ) -> rpc.SyncLiteSubscriptionResponse:
+        version = request.version if request.HasField("version") else None
+        await self._processor.lite.sync(context, lite_sync_in(request), version)
+        return rpc.SyncLiteSubscriptionResponse(status=OK)
+
+    async def recall_message(
+        self, request: rpc.RecallMessageRequest, context: Context
+    ) -> rpc.RecallMessageResponse:
+        message_id = await self._processor.recall(context, request.topic.name, request.recall_handle)
+        return rpc.RecallMessageResponse(status=OK, message_id=message_id)
+
+    async def telemetry(self, commands: Commands, context: Context) -> None:
+        """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
+        if len(self._open) >= (most := self._processor.limits.max_clients):
+            raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task here
+        stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
+        streams = self._waits_first if notices_only_an_end(context) else self._streams
+        watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
+        try:
+            await stream.run(streams)
+        finally:
+            del self._open[task]
+            if watch is not None:
+                watch.cancel()
+
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        """The connection of a call takes no more: answer its poll, or end its stream, where needed."""
+        if self._waits_first.call_back(call) and call in self._open:
+            self._open[call].is_sent_away = True
+
+    def drain(self) -> None:
+        """Answer long polls now, empty, and end the streams of clients that would not notice."""
+        self._waits_first.end()
+        self._polls.end()
+
+    def end_streams(self) -> None:
+        """End the telemetry streams well, and serve none from now on: their clients go elsewhere."""
+        self._streams.end()
+
+    def _endpoints(self, dialled: pb.Endpoints, context: Context) -> pb.Endpoints:
+        return self._advertised if self._advertised is not None else dialled_endpoints(dialled, context)
+
+
+def _sends_told(results: Sequence[Sent | GatewayError], context: Context) -> rpc.SendMessageResponse:
+    answer = rpc.SendMessageResponse()
+    add = answer.entries.add
+    failed = False
+    for result in results:
+        if isinstance(result, GatewayError):
+            failed = True
+            add().status.CopyFrom(status_of(result, context))
+        else:
+            convert.tell_sent(add(), result)
+    answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
+    return answer
+
+
+async def _write_all(answers: Answers[rpc.ReceiveMessageResponse], ready: list[bytes]) -> None:
+    """Write these; what was written is no longer among them, also when this fails."""
+    while ready:
+        taken = answers.write_at_once(ready)
+        if not taken:
+            await answers.write_bytes(ready[0])
+            taken = 1
+        del ready[:taken]
+
+
+def _check_one_topic(topics: Sequence[pb.Resource]) -> None:
+    """Raises IllegalTopic, BadRequest MESSAGE_CORRUPTED. Names alone are not enough: namespaces count."""
+    first = topics[0]
+    check_topic(first.name)
+    for topic in topics:
+        if topic != first:
+            raise BadRequest(
+                f"the messages of one send go to one topic, these go to {shown(_full(first))}"
+                f" and {shown(_full(topic))}",
+                Fault.MESSAGE_CORRUPTED,
+                "topic in message is not same",
+            )
+
+
+def _full(topic: pb.Resource) -> str:
+    return f"{topic.resource_namespace}%{topic.name}" if topic.resource_namespace else topic.name
+
+
+def _together(statuses: Iterable[pb.Status]) -> pb.Status:
+    """The status of an answer with entries: theirs when they agree, else MULTIPLE_RESULTS (pitfall 17)."""
+    found = {status.code: status for status in statuses}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
+
+
+def _is_producer(client: ClientHandle | None, request: rpc.HeartbeatRequest) -> bool:
+    if client is not None:
+        return client.kind is ClientKind.PRODUCER
+    return request.client_type == pb.ClientType.PRODUCER

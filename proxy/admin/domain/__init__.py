@@ -1,0 +1,1 @@
+"""Pages about topics, groups, messages and clients."""

@@ -1,0 +1,85 @@
+"""/api/groups/{group}/stuck and /free: why a group does not go on, and to free what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from popgate.errors import BadRequest, shown
+from popgate.model import Standing
+from processors.admin.held_messages import Explanation, HeldMessage
+from processors.messaging import MessagingProcessor
+from proxy.admin.web.fields import read_object
+from proxy.admin.web.server import context_of
+
+_SHOWN = 20
+_ALWAYS_TOLD = frozenset({"group", "topic", "lag", "unread", "free"})
+"""Of standings, also by a broker that does not tell what is held."""
+
+
+class Stuck:
+    def __init__(self, processor: MessagingProcessor) -> None:
+        self._processor = processor
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/groups/{group}/stuck", self._explain),
+            web.post("/api/groups/{group}/free", self._free),
+        ]
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        found = await self._processor.stuck.explain(
+            context_of(request),
+            request.match_info["group"],
+            request.query.get("topic", ""),
+            client=request.query.get("client", ""),
+            limit=_limit(request.query.get("limit")),
+        )
+        return web.json_response(explanation_out(found))
+
+    async def _free(self, request: web.Request) -> web.Response:
+        """`which`: a receipt or a message id; without it the only message that is held.
+
+        `client`: of a broadcast group only what this one holds.
+        """
+        fields = await read_object(request)
+        topic, which, client = fields.text("topic"), fields.text("which"), fields.text("client")
+        fields.end()
+        freed = await self._processor.stuck.free(
+            context_of(request), request.match_info["group"], topic, which=which, client=client
+        )
+        return web.json_response({**grasp_out(freed.grasp), "dead_lettered": freed.dead_lettered})
+
+
+def explanation_out(found: Explanation) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "now_ms": found.now_ms,
+        "enabled": found.enabled,
+        "ordered": found.ordered,
+        "consumers": found.consumers,
+        "reasons": list(found.reasons),
+        "topics": [standing_out(standing, whole=found.whole) for standing in found.standings],
+        "members": [asdict(member) for member in found.members],
+        "held": [grasp_out(grasp) for grasp in found.grasps],
+    }
+
+
+def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
+    """What the broker does not tell is null, and never 0."""
+    told = asdict(standing)
+    return told if whole else {name: told[name] if name in _ALWAYS_TOLD else None for name in told}
+
+
+def grasp_out(grasp: HeldMessage) -> dict[str, Any]:
+    return {"state": grasp.grip.value, "client": grasp.client, **asdict(grasp.held)}
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _SHOWN
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 256:
+        raise BadRequest(f"the limit {shown(text)} is no number from 1 to 256")
+    return int(text)

@@ -1,0 +1,1 @@
+"""What every command needs: options, output, failures, and the admin port of a gateway."""

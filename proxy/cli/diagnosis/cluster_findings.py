@@ -1,0 +1,224 @@
+"""What `popgate doctor` makes of a RocketMQ cluster, by what the gateway before it sees (/api/cluster)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+
+from protocols.probing import Finding, Level
+from proxy.cli.diagnosis.broker_findings import Told, broker_findings, broker_name, named
+from proxy.config.units import counted
+
+_OLD_ROUTE_S = 120.0
+
+
+def cluster_findings(told: Told, topics: Sequence[Told] = ()) -> list[Finding]:
+    """Findings by the answer of `/api/cluster` and the list of `/api/topics`, the most general first."""
+    brokers = [one for one in told["brokers"] if not one["trouble"]]
+    return [
+        *_name_servers(told["name_servers"]),
+        *_reached(told),
+        *broker_findings(brokers),
+        *_topics(topics),
+        *_groups(told["unserved"]),
+        *_gateway(told["gateway"], told["refusals"]),
+    ]
+
+
+def _name_servers(servers: Sequence[Told]) -> Iterator[Finding]:
+    silent = [one for one in servers if one["trouble"]]
+    talking = [one for one in servers if not one["trouble"]]
+    for one in silent:
+        yield Finding(
+            "name-server",
+            Level.WARNING if talking else Level.PROBLEM,
+            f"name server {one['address']} does not answer: {one['trouble']}",
+            "start it, or take it out of the setting broker; a network rule must let the gateway to its port"
+            + ("" if talking else "; the last known routes serve until then"),
+        )
+    if not talking:
+        return
+    names = named(one["address"] for one in talking)
+    agree = all(one["brokers"] == talking[0]["brokers"] for one in talking)
+    if agree:
+        several = len(talking) > 1
+        what = f"{counted(len(talking), 'name server')} {'answer' if several else 'answers'}: {names}"
+        what += "; all tell the same brokers" if several else ""
+        yield Finding("name-server", Level.OK, what)
+        if len(servers) == 1:
+            yield Finding(
+                "name-server",
+                Level.WARNING,
+                "there is one name server only",
+                "run a second one and name both: rocketmq://ns-1:9876,ns-2:9876",
+            )
+        return
+    for broker in sorted({name for one in talking for name in one["brokers"]}):
+        by_address: dict[str, list[str]] = {}
+        for one in talking:
+            by_address.setdefault(one["brokers"].get(broker, "nothing"), []).append(one["address"])
+        if len(by_address) > 1:
+            told = "; ".join(
+                f"{address or 'no master'} says {named(who)}" for address, who in by_address.items()
+            )
+            yield Finding(
+                "name-server",
+                Level.WARNING,
+                f"name servers do not agree on broker {broker}: {told}",
+                "one that has just started learns within half a minute; else the broker's namesrvAddr must"
+                " name all of them, and all must be of the same cluster",
+            )
+
+
+def _reached(told: Told) -> Iterator[Finding]:
+    servers, brokers = told["name_servers"], told["brokers"]
+    remote = not all(_is_loopback(one["address"]) for one in servers)
+    if not brokers:
+        yield Finding(
+            "broker",
+            Level.PROBLEM,
+            "no broker is known",
+            "start one with namesrvAddr set to these name servers",
+        )
+    for one in brokers:
+        name = broker_name(one)
+        if one["trouble"]:
+            yield _unreached(one, remote=remote)
+            continue
+        if remote and _is_loopback(one["address"]):
+            yield Finding(
+                "broker",
+                Level.WARNING,
+                f"{name} tells everybody that it is at {one['address']}: other machines do not find it there",
+                "set brokerIP1 of the broker to an address that all gateways reach",
+            )
+        acting = one["role"] == "acting master"
+        yield Finding(
+            "broker",
+            Level.WARNING if acting else Level.OK,
+            f"{name} at {one['address']} answers in {one['answer_ms']:.0f} ms"
+            + ("; its master is gone: it serves consumers and ends no transactions" if acting else ""),
+            "start its master again" if acting else "",
+        )
+    masters = {one["name"] for one in brokers if one["role"] != "slave"}
+    for lone in sorted({one["name"] for one in brokers} - masters):
+        yield Finding(
+            "broker",
+            Level.PROBLEM,
+            f"broker {lone} has no master: it takes no messages, and no acknowledgements",
+            "start its master again, or let a slave act (enableSlaveActingMaster), or use a controller",
+        )
+    if told["not_asked"]:
+        yield Finding("broker", Level.SKIPPED, f"{told['not_asked']} more processes were not asked")
+
+
+def _unreached(one: Told, *, remote: bool) -> Finding:
+    advice = "start it; a network rule must let the gateway to that port"
+    if remote and _is_loopback(one["address"]):
+        advice = (
+            "set brokerIP1 of the broker to an address that all gateways reach: this one is its own machine"
+        )
+    else:
+        advice += ", and brokerIP1 of the broker must be an address that all gateways reach"
+    level = Level.WARNING if one["role"] == "slave" else Level.PROBLEM
+    where = one["trouble"] if one["address"] in one["trouble"] else f"{one['address']}: {one['trouble']}"
+    return Finding("broker", level, f"{broker_name(one)} does not answer: {where}", advice)
+
+
+def _topics(topics: Sequence[Told]) -> Iterator[Finding]:
+    own = [one for one in topics if not one["name"].startswith(("%DLQ%", "%RETRY%"))]
+    if not own:
+        return
+    free = [one["name"] for one in own if not one["types"]]
+    if free:
+        yield Finding(
+            "topic-types",
+            Level.OK,
+            f"{len(free)} of {counted(len(own), 'topic')} declare no message type and take every one:"
+            f" {named(free)}",
+            "to have types checked: mqadmin updateTopic -a +message.type=FIFO, or popgate apply",
+        )
+    else:
+        yield Finding(
+            "topic-types", Level.OK, f"{counted(len(own), 'topic')}, all with a declared message type"
+        )
+    closed = [one["name"] for one in own if one["permission"] != "read-write"]
+    if closed:
+        yield Finding(
+            "topic-permission",
+            Level.WARNING,
+            f"{counted(len(closed), 'topic')} cannot be both written and read: {named(closed)}",
+            "if that is not meant: mqadmin updateTopicPerm -p 6",
+        )
+
+
+def _groups(unserved: Sequence[Told]) -> Iterator[Finding]:
+    for one in unserved:
+        yield Finding(
+            "group",
+            Level.PROBLEM,
+            f"broker {one['broker']} gives group {one['group']} nothing, and what it has waits: {one['why']}",
+            "make the group there as it is on the other brokers (mqadmin updateSubGroup -b), or let the"
+            " broker be read (brokerPermission 4 or 6)",
+        )
+
+
+def _gateway(gateway: Told, refusals: Told) -> Iterator[Finding]:
+    if gateway.get("transactions_bound"):
+        yield Finding(
+            "transactions",
+            Level.WARNING,
+            "transactions can be ended through this gateway only, and not after its end",
+            "set remote.transaction_key, the same for all gateways of the cluster",
+        )
+    else:
+        yield Finding(
+            "transactions", Level.OK, "a key is set: transactions can be ended through every gateway"
+        )
+    if unkept := int(gateway.get("numbers_unkept", 0)):
+        yield Finding(
+            "numbers",
+            Level.WARNING,
+            f"the name servers do not keep the numbers of {counted(unkept, 'topic')} (`.brokers`: of the"
+            " brokers): ids that classic clients get may be found nowhere, and those before 4.9.5 see no new"
+            " queues",
+            "give the gateway's account the right to subscribe to the topic `.brokers` with the group"
+            " `numbers of queues`, and to the topics of clients before 4.9.5 with it; the gateway's log says"
+            " what failed",
+        )
+    merged = int(gateway.get("clients_merged", 0))
+    if merged:
+        yield Finding(
+            "clients",
+            Level.WARNING,
+            f"{counted(merged, 'client')} share a connection with others of their group: the cluster's tools,"
+            " and checks of transactions, do not see them",
+            "raise remote.max_links (each costs a socket on both sides), or run more gateways",
+        )
+    for address, why in sorted(refusals.items()):
+        yield Finding(
+            "clients",
+            Level.WARNING,
+            f"broker {address} does not take heartbeats of clients: {why}",
+            "give the gateway's account the right to publish to the topics and to subscribe with the groups"
+            " of its clients",
+        )
+    if not merged and not refusals:
+        registered = int(gateway.get("clients_registered", 0))
+        yield Finding("clients", Level.OK, f"{counted(registered, 'client')} registered at the brokers")
+    silent_s = float(gateway.get("name_servers_silent_s", 0.0))
+    if silent_s > _OLD_ROUTE_S:
+        yield Finding(
+            "routes",
+            Level.PROBLEM,
+            f"no name server has answered for {silent_s:.0f} s: routes are the last ones known",
+            "see the name servers above; new topics, and brokers that moved, are not found until then",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

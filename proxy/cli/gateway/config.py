@@ -1,0 +1,179 @@
+"""`popgate config`: check a configuration, compare it with the running one, have it read anew."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended
+from proxy.cli.console.options import DEFAULT_ADMIN, Shown
+from proxy.cli.console.options import Admin as AdminOf
+from proxy.cli.console.terminal import Output, Printer
+from proxy.cli.gateway.serve import (
+    AdminAt,
+    Broker,
+    Config,
+    Data,
+    Durability,
+    Listen,
+    LogFormat,
+    LogLevel,
+    Set,
+    ShareBroker,
+    Workers,
+    flags_of,
+)
+from proxy.config.units import counted
+
+if TYPE_CHECKING:
+    from proxy.checks.findings import Configuration
+
+_RELOAD_S = 90.0
+"""How long a gateway may take to read its settings and to take them."""
+_OWN = ("config", "data", "listen", "broker", "share_broker", "workers", "durability", "log_level")
+_UNSEEN = "secrets that are set in both are not compared; without options of serve the gateway does so\n"
+_MORE_OWN = ("log_format", "set_")
+
+app = typer.Typer(
+    no_args_is_help=True, help="Check the configuration, compare it with the running one, reload it."
+)
+
+
+@app.command()
+def check(
+    config: Config = None,
+    data: Data = None,
+    listen: Listen = None,
+    admin: AdminAt = None,
+    broker: Broker = None,
+    share_broker: ShareBroker = None,
+    workers: Workers = None,
+    durability: Durability = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    set_: Set = None,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Look at the configuration as `serve` would read it: everything that is wrong, and what may be.
+
+    Takes the options of `serve` and opens nothing. Exit code 2 when `serve` would not start with it.
+    """
+    flags = flags_of(
+        data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
+    )
+    found = _configuration(config, flags).findings()
+    printer = Printer(output)
+    for one in found if not printer.as_json else ():
+        where = f"{one.place}: " if one.place else ""
+        printer.item(
+            (one.level, one.place, one.name, one.what), f"{one.level.ljust(8)} {where}{one.what}", None
+        )
+    faults = sum(one.level == "fault" for one in found)
+    if printer.as_json:
+        facts = [
+            {"level": one.level, "setting": one.name, "place": one.place, "what": one.what} for one in found
+        ]
+        printer.done("", facts)
+    else:
+        sys.stdout.flush()
+        sys.stderr.write(f"{counted(faults, 'fault')}, {counted(len(found) - faults, 'warning')}\n")
+    if faults:
+        raise typer.Exit(Ended.USAGE)
+
+
+@app.command()
+def diff(
+    context: typer.Context,
+    config: Config = None,
+    data: Data = None,
+    listen: Listen = None,
+    broker: Broker = None,
+    share_broker: ShareBroker = None,
+    workers: Workers = None,
+    durability: Durability = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    set_: Set = None,
+    admin: AdminOf = DEFAULT_ADMIN,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Show what a reload of the running gateway (--admin) would change, and when each change takes effect.
+
+    Without options of `serve` the gateway reads its own file, environment and options anew. With them their
+    configuration is compared with the running one. Exit code 1 when something differs.
+    """
+    given = any(
+        getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        for name in (*_OWN, *_MORE_OWN)
+    )
+    if given:
+        flags = flags_of(
+            data, listen, None, broker, share_broker, workers, durability, log_level, log_format, set_
+        )
+        found = _compared(_configuration(config, flags), admin)
+    else:
+        with Gateway(admin) as gateway:
+            found = gateway.post("reload", body={"dry_run": True}, wait_s=_RELOAD_S)["changes"]
+    _print(Printer(output), found)
+    if given:
+        sys.stderr.write(_UNSEEN)
+    if found:
+        raise typer.Exit(Ended.FAILED)
+
+
+@app.command()
+def reload(admin: AdminOf = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
+    """Have the running gateway read its settings anew, as SIGHUP does; what is wrong changes nothing."""
+    with Gateway(admin) as gateway:
+        told = gateway.post("reload", body={}, wait_s=_RELOAD_S)
+    printer = Printer(output)
+    if printer.as_json:
+        printer.done("", told)
+        return
+    _print(printer, told["changes"])
+    waiting = sum(one["effect"] == "restart" for one in told["changes"])
+    sys.stdout.flush()
+    sys.stderr.write(f"{told['message']}\n")
+    if waiting:
+        sys.stderr.write(f"{counted(waiting, 'setting')} need a restart: until then the old value counts\n")
+
+
+def _configuration(config: Any, flags: dict[str, Any]) -> Configuration:
+    from proxy.checks.findings import Configuration
+    from proxy.config.settings import Settings
+    from proxy.logs import set_up_logs
+
+    # Building the parts may say something in the log, which here has no place on standard output.
+    set_up_logs(Settings.model_validate({"log": {"level": "error"}}).log)
+    return Configuration(config, None, flags)
+
+
+def _compared(configuration: Configuration, admin: str) -> list[dict[str, Any]]:
+    """Raises Failure for a configuration that is wrong."""
+    from proxy.cli.console.failure import Failure
+    from proxy.reload.changes import shown_changes
+
+    faults = [one.what for one in configuration.findings() if one.level == "fault"]
+    if configuration.settings is None or faults:
+        raise Failure(Ended.USAGE, faults[0])
+    with Gateway(admin) as gateway:
+        running = gateway.get("settings")
+    new = configuration.settings.model_dump(mode="json")
+    return [one.facts() for one in shown_changes(running, new)]
+
+
+def _print(printer: Printer, found: list[dict[str, Any]]) -> None:
+    rows = [(one["name"], _value(one["running"]), _value(one["new"]), one["effect"]) for one in found]
+    if found or printer.as_json:
+        printer.table(("setting", "running", "new", "takes effect"), rows, {"changes": found})
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else str(value)

@@ -1,0 +1,229 @@
+"""The gateway's ports: bound and accepted from by the supervisor, served by the workers."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
+from protocols.adapter import Listen, joined, mode_of, parse_listen
+from protocols.finding import listens_by_itself
+from proxy.supervision.poll_loop import READ, Turning
+from proxy.workers.crew import ADMIN, Door
+
+_BACKLOG = 4096
+_AT_ONCE = 64
+_REST_S = 0.05
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+Hand = Callable[[int, int], bool]
+"""Hand a connection to the door of a number on, by its descriptor; False: nobody can take it now."""
+
+
+@dataclass(slots=True)
+class _Bound:
+    door: Door
+    sockets: list[socket.socket]
+    only_held: bool
+    open: bool = False
+    waiting: list[socket.socket] = field(default_factory=list)
+    """Accepted, and nobody had room for it."""
+    resting: bool = False
+    """It is looked at again in a moment."""
+    identity: tuple[int, int] | None = None
+    """What the file of a socket in the file system is known by."""
+
+
+class Doors:
+    """All that is listened at. Of doors that must listen by themselves the ports are only held here."""
+
+    def __init__(self, turning: Turning, hand: Hand) -> None:
+        self._turning = turning
+        self._hand = hand
+        self._bound: dict[int, _Bound] = {}
+
+    @property
+    def served(self) -> tuple[Door, ...]:
+        """Those for clients."""
+        return tuple(one.door for number, one in self._bound.items() if number != ADMIN)
+
+    @property
+    def admin(self) -> str:
+        """The address of the admin port; empty: there is none."""
+        return self._bound[ADMIN].door.address if ADMIN in self._bound else ""
+
+    def bind(self, number: int, url: str) -> None:
+        """Take an address, without listening there yet. Raises OSError with a sentence for the operator."""
+        listen = parse_listen(url)
+        only_held = number != ADMIN and listens_by_itself(listen)
+        if listen.path:
+            self._bound[number] = _bind_path(Door(number, url, listen), only_held=only_held)
+            return
+        sockets = _bind(listen, shared=only_held)
+        port = sockets[0].getsockname()[1]
+        door = Door(number, url, replace(listen, port=port))
+        self._bound[number] = _Bound(door, sockets, only_held)
+
+    def take_over(self, door: Door, descriptors: Sequence[int]) -> None:
+        """One that was bound before this program was loaded anew, and listened at."""
+        sockets = [socket.socket(fileno=one) for one in descriptors]
+        for one in sockets:
+            one.setblocking(False)
+            one.set_inheritable(False)
+        only_held = door.number != ADMIN and listens_by_itself(door.listen)
+        bound = self._bound[door.number] = _Bound(door, sockets, only_held)
+        bound.identity = identity_of(door.listen.path) if door.listen.path else None
+
+    def sockets(self) -> dict[int, tuple[Door, list[socket.socket]]]:
+        return {number: (one.door, one.sockets) for number, one in self._bound.items()}
+
+    def open(self, numbers: Iterable[int]) -> None:
+        """Listen and accept; may be said again."""
+        for number in numbers:
+            one = self._bound.get(number)
+            if one is None or one.only_held:
+                continue
+            if not one.open:
+                one.open = True
+                for link in one.sockets:
+                    link.listen(_BACKLOG)
+            self._watch(number)
+
+    def drop(self, number: int) -> None:
+        """Listen there no more."""
+        one = self._bound.pop(number, None)
+        if one is not None:
+            self._close(one)
+
+    def close(self, *, keep_admin: bool = False) -> None:
+        """Those who dialled before are still served."""
+        for number in [number for number in self._bound if not (keep_admin and number == ADMIN)]:
+            if self._bound[number].open:
+                self._accept(number)
+            self.drop(number)
+
+    def abandon(self) -> None:
+        """In a child, which has copies of everything: they are the parent's business."""
+        for one in self._bound.values():
+            for link in (*one.sockets, *one.waiting):
+                link.close()
+        self._bound.clear()
+
+    def give_back(self, number: int, connection: socket.socket) -> None:
+        """One that was handed on, and for which there was no room: others get it, or it waits."""
+        one = self._bound.get(number)
+        if one is None or not one.open:
+            connection.close()
+            return
+        one.waiting.append(connection)
+        self._accept(number)
+
+    def _close(self, one: _Bound) -> None:
+        one.open = False
+        for link in one.sockets:
+            self._turning.forget(link.fileno())
+            link.close()
+        for link in one.waiting:
+            link.close()
+        one.waiting.clear()
+        remove(one.door.listen.path, one.identity)
+
+    def _watch(self, number: int) -> None:
+        one = self._bound.get(number)
+        if one is not None and one.open:
+            for link in one.sockets:
+                self._turning.watch(link.fileno(), READ, lambda: self._accept(number))
+
+    def _rest(self, one: _Bound) -> None:
+        """Nobody can take more: what comes waits with the system for a moment."""
+        for link in one.sockets:
+            self._turning.forget(link.fileno())
+        if one.resting:
+            return  # many may be given back at once, each for nobody: one look is for all of them
+
+        def over() -> None:
+            one.resting = False
+            self._again(one)
+
+        one.resting = True
+        self._turning.later(_REST_S, over)
+
+    def _again(self, one: _Bound) -> None:
+        number = one.door.number
+        if self._bound.get(number) is one:
+            self._watch(number)
+            if one.waiting:
+                self._accept(number)
+
+    def _accept(self, number: int) -> None:
+        one = self._bound.get(number)
+        if one is None or not one.open:
+            return
+        for link in one.sockets:
+            for _ in range(_AT_ONCE):
+                if one.waiting:
+                    came = one.waiting.pop()
+                else:
+                    try:
+                        came, _ = link.accept()
+                    except BlockingIOError:
+                        break
+                    except OSError as error:
+                        if error.errno in _NO_ROOM:
+                            self._rest(one)
+                            return
+                        continue  # it is gone already
+                if not self._hand(number, came.fileno()):
+                    one.waiting.append(came)
+                    self._rest(one)
+                    return
+                came.close()
+
+
+def with_options(door: Door, url: str) -> Door | None:
+    """This door with what `url` says of it now; None: another place, or another kind of socket.
+
+    Its port is taken as long as it is open: who bound it anew would find it in use. Raises ValueError.
+    """
+    asked, before = parse_listen(url), parse_listen(door.url)
+    if url != door.url and (
+        asked.path
+        or (asked.scheme, asked.host, asked.port) != (before.scheme, before.host, before.port)
+        or listens_by_itself(asked) is not listens_by_itself(before)
+    ):
+        return None
+    return Door(door.number, url, replace(asked, port=door.listen.port))
+
+
+def _bind_path(door: Door, *, only_held: bool) -> _Bound:
+    """A socket in the file system. Raises OSError."""
+    if only_held:
+        raise OSError(f"{door.address} cannot be shared by processes with this transport: set workers = 1")
+    made = UnixSocket(door.listen.path, mode_of(door.listen))
+    made.link.setblocking(False)
+    return _Bound(door, [made.link], only_held, identity=identity_of(made.path))
+
+
+def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
+    """One socket for each address of the host, all with one port. Raises OSError."""
+    host, port, made = listen.host, listen.port, list[socket.socket]()
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(found):
+            link = socket.socket(family, socket.SOCK_STREAM)
+            made.append(link)
+            link.setblocking(False)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
+            link.bind((address[0], port or (made[0].getsockname()[1] if len(made) > 1 else 0), *address[2:]))
+    except OSError as error:
+        for link in made:
+            link.close()
+        reason = (error.strerror or str(error)).lower()
+        raise OSError(f"cannot listen at {listen.scheme}://{joined(host, listen.port)}: {reason}") from None
+    return made

@@ -1,0 +1,57 @@
+"""Whether the program starts as it is now, seen before a supervisor becomes it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocols.adapter import parse_listen
+from protocols.finding import load_for
+from proxy.app import build
+from proxy.config.handover import TRIAL
+from proxy.tls.door_tls import door_urls
+
+if TYPE_CHECKING:
+    from proxy.config.settings import Settings
+
+_OF_BROKERS: Mapping[str, tuple[str, ...]] = {
+    "embedded": ("brokers.shared.broker",),
+    "rocketmq": ("brokers.remote.broker",),
+    "popgate": ("brokers.shared.broker",),
+    "popgate+unix": ("brokers.shared.broker",),
+}
+"""What workers need. RocksDB is not among it: of an embedded broker only the host loads that."""
+
+
+def is_asked_for() -> bool:
+    return TRIAL in os.environ
+
+
+def load_all(settings: Settings) -> None:
+    """Load what workers will need, before they are made: then it is in memory once for all of them."""
+    for name in _OF_BROKERS.get(settings.broker.partition(":")[0], ()):
+        import_module(name)
+    for url in door_urls(settings):
+        with suppress(ValueError):  # what is wrong with it is told by who builds
+            load_for(parse_listen(url))
+    for name in ("uvloop", "aiohttp"):
+        try:
+            import_module(name)
+        except ImportError:
+            continue
+
+
+def look(settings: Settings) -> None:
+    """Load and build everything, and open nothing; then leave the settings to who asked.
+
+    Raises SettingsWrong, ImportError, OSError.
+    """
+    load_all(settings)
+    build(settings)
+    with suppress(FileNotFoundError):  # who asked has ended
+        Path(os.environ[TRIAL]).write_bytes(pickle.dumps(settings))

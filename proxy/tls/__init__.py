@@ -1,0 +1,1 @@
+"""Certificates of doors: those of the settings, and those that a gateway makes for itself."""

@@ -1,0 +1,95 @@
+"""TLS of doors whose address does not speak of it, and the certificate that doors show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from protocols.adapter import Listen, parse_listen
+from protocols.tls import Certificate
+from proxy.config.enums import TlsMode
+from proxy.config.error import SettingsWrong
+from proxy.config.mapping import path_or_none
+from proxy.tls.self_signed import CERTIFICATE, KEY, pair_in
+
+if TYPE_CHECKING:
+    from proxy.config.settings import Settings
+
+OWN_FOLDER: Final = "tls"
+"""In the data folder: what the gateway made for itself."""
+_OPTION: Final = {TlsMode.OPTIONAL: "permissive", TlsMode.REQUIRED: "true"}
+
+_log = logging.getLogger(__name__)
+
+
+def door_urls(settings: Settings) -> tuple[str, ...]:
+    """The addresses of `listen`, each with what clients may speak there.
+
+    `tls.mode` says so for those without the option `tls`. Sockets in the file system are in the clear unless
+    they say otherwise: nobody is in between. What is no address stays as it is: who opens it refuses it.
+    """
+    return tuple(with_tls(url, settings.tls.mode) for url in settings.listen)
+
+
+def with_tls(url: str, mode: TlsMode) -> str:
+    """This address, with what `tls.mode` says where it is silent."""
+    try:
+        listen = parse_listen(url)
+    except ValueError:
+        return url
+    option = _OPTION.get(mode)
+    if option == "permissive" and listen.options.get("transport") == "grpcio":
+        option = None  # it listens by itself, for one of both only
+    if option is None or listen.path or "tls" in listen.options:
+        return url
+    return f"{url}{'&' if listen.options else '?'}tls={option}"
+
+
+def speaks_tls(listen: Listen) -> bool:
+    """Whether clients may speak TLS there."""
+    return listen.options.get("tls", "false") != "false"
+
+
+def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = True) -> Certificate | None:
+    """What doors show: the operator's, or one that is made when it is opened. None: nobody speaks TLS.
+
+    `tell`: whether a certificate that nobody can verify is worth a line in the log. Raises ValueError with a
+    sentence, SettingsWrong.
+    """
+    tls = settings.tls
+    if tls.certificate:
+        client_ca = path_or_none(tls.client_ca)
+        return Certificate(Path(tls.certificate).expanduser(), path_or_none(tls.key), client_ca=client_ca)
+    for name in ("key", "client_ca"):
+        if getattr(tls, name):
+            raise SettingsWrong(f"tls.{name} needs tls.certificate")
+    if not any(speaks_tls(listen) for listen in listens):
+        return None
+    return OwnCertificate(settings.data / OWN_FOLDER, tell=tell)
+
+
+class OwnCertificate(Certificate):
+    """One that the gateway makes for itself at its first start; until then nothing is written."""
+
+    def __init__(self, folder: Path, *, tell: bool) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._files = (folder / CERTIFICATE, folder / KEY)
+
+    def open(self) -> None:
+        try:
+            made, key = pair_in(self._folder)
+            super().__init__(made, key)
+        except (OSError, ValueError) as error:
+            anew = f"remove {self._folder} to have one made anew, or " if self._folder.exists() else ""
+            raise OSError(
+                f"{error} ({anew}set tls.certificate and tls.key to one of yours, or tls.mode to off)"
+            ) from None
+        if self._tell:
+            _log.warning(
+                "clients that speak TLS are shown %s, which this gateway made for itself, so that nobody can"
+                " verify it: set tls.certificate and tls.key",
+                made,
+            )

@@ -1,0 +1,87 @@
+"""The service without a transport: what was not delivered, wherever the delivery broke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from popgate.context import Context
+from popgate.model import GroupConfig
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse
+from protocols.grpc.service.service import MessagingService
+from protocols.grpc.transport import BrokenStream
+
+CONTEXT = Context(client_id="c", door="grpc", peer="10.0.0.1:5", connection="10.0.0.1:5")
+
+
+class Breaking:
+    """Takes so many elements, and fails at the next."""
+
+    def __init__(self, takes: int, failure: BaseException, *, at_once: bool = False) -> None:
+        self.taken: list[Any] = []
+        self._takes = takes
+        self._failure = failure
+        self._at_once = at_once
+
+    async def write(self, answer: Any) -> None:
+        if len(self.taken) >= self._takes:
+            raise self._failure
+        self.taken.append(answer)
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(ReceiveMessageResponse.FromString(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        if not self._at_once:
+            return 0
+        some = answers[: self._takes - len(self.taken)]
+        self.taken += map(ReceiveMessageResponse.FromString, some)
+        return len(some)
+
+
+@pytest.mark.parametrize("failure", [BrokenStream("gone"), asyncio.CancelledError()])
+@pytest.mark.parametrize("takes", range(5))
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_scenario_03_whatever_was_not_written_is_there_again_with_no_attempt_counted(
+    client: Any, gateway: Any, failure: BaseException, takes: int, ordered: bool, at_once: bool
+) -> None:
+    await gateway.broker.create_group(GroupConfig("g", max_attempts=1, ordered=ordered))
+    for n in range(3):
+        await client.send_one(body=b"%d" % n, message_group="a" if ordered else "")
+    service = MessagingService(gateway.processor, gateway.clock)
+    answers = Breaking(takes, failure, at_once=at_once)
+    with pytest.raises(type(failure)):
+        await service.receive_message(client.receive_request(auto_renew=True), CONTEXT, answers)
+    delivered = [a.message.body for a in answers.taken if a.WhichOneof("content") == "message"]
+    assert len(delivered) == max(takes - 1, 0)
+    if ordered and delivered:
+        # What was delivered is held, and holds back what comes after it.
+        for taken in answers.taken[1:]:
+            await client.ack(taken.message.system_properties.receipt_handle)
+    again = await client.receive()
+    assert sorted(m.body for m in again) == [b"%d" % n for n in range(len(delivered), 3)] or not ordered
+    assert sorted([m.body for m in again] + delivered) == [b"0", b"1", b"2"]
+    assert all(m.system_properties.delivery_attempt == 1 for m in again)
+
+
+async def test_an_empty_receive_that_cannot_be_told_harms_nobody(client: Any, gateway: Any) -> None:
+    service = MessagingService(gateway.processor, gateway.clock)
+    with pytest.raises(BrokenStream):
+        await service.receive_message(client.receive_request(), CONTEXT, Breaking(0, BrokenStream("gone")))
+    assert await client.receive() == []
+
+
+async def test_after_the_drain_a_receive_is_answered_empty_at_once(client: Any, gateway: Any) -> None:
+    service = MessagingService(gateway.processor, gateway.clock)
+    await client.send_one()
+    service.drain()
+    answers = Breaking(9, BrokenStream("gone"))
+    await service.receive_message(client.receive_request(wait_ms=20_000), CONTEXT, answers)
+    assert [a.WhichOneof("content") for a in answers.taken] == ["status", "delivery_timestamp"]
+    assert answers.taken[0].status.code == pb.MESSAGE_NOT_FOUND
+    assert len(await client.receive()) == 1

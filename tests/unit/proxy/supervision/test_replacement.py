@@ -1,0 +1,126 @@
+"""proxy.supervision.replacement: what a supervisor leaves to itself when its program is loaded anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.supervision.doors import Doors
+from proxy.supervision.poll_loop import Turning
+from proxy.supervision.replacement import SIGNALS, VARIABLE, Staying, load_anew, stayed
+from proxy.workers.channel import Channel
+from proxy.workers.crew import Member, Role, Stage
+
+
+@pytest.fixture
+def doors() -> Iterator[Doors]:
+    turning = Turning()
+    made = Doors(turning, lambda door, descriptor: False)
+    made.bind(4, "grpc://127.0.0.1:0?advertised=x:1")
+    yield made
+    made.close()
+    turning.close()
+
+
+@pytest.fixture
+def staying() -> Iterator[Staying]:
+    made = Staying.first()
+    yield made
+    for left in made.folder.iterdir():
+        left.unlink()
+    made.folder.rmdir()
+
+
+def test_the_first_has_a_folder_of_its_own_and_a_secret(staying: Staying) -> None:
+    assert staying.folder.stat().st_mode & 0o777 == 0o700
+    assert len(staying.secret) == 32
+    assert [staying.next_number(), staying.next_number()] == [1, 2]
+    assert stayed() is None
+
+
+def test_sockets_find_room_where_the_usual_folder_has_a_long_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    folder = Staying.first().folder
+    assert len(str(folder / "admin-1234567")) <= 100
+    folder.rmdir()
+
+
+def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
+    staying: Staying, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = Channel.pair()
+    while not ours.kept:
+        ours.send({"told": True})
+    staying.members = [Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY)]
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    theirs.close()
+    monkeypatch.setenv(VARIABLE, str(staying.folder))
+    again = stayed()
+    assert again is not None
+    with pytest.raises(EOFError):
+        again.members[0].channel.receive()
+    again.members[0].channel.close()
+    ours._end.detach()  # it was the same descriptor
+
+
+def test_everything_is_there_again(staying: Staying, doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = Channel.pair()
+    gone, other = Channel.pair()
+    gone.close()
+    other.close()
+    staying.members = [
+        Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY, True, 9, ready_at=60.0),
+        Member(8, Role.HOST, 124, gone, frozenset(), 2, 50.0, gone=True),
+    ]
+    staying.generation, staying.restarts, staying.share = 3, 5, "unix:/s"
+    seen: dict[str, Any] = {}
+
+    def execve(program: str, arguments: list[str], environment: dict[str, str]) -> None:
+        seen["environment"] = environment
+        seen["held back"] = set(SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        seen["inherited"] = os.get_inheritable(ours.fileno())
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    assert seen["held back"]
+    assert seen["inherited"]
+    # It failed: all is as it was.
+    assert not os.get_inheritable(ours.fileno())
+    assert not set(SIGNALS) & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setenv(VARIABLE, seen["environment"][VARIABLE])
+    again = stayed()
+    assert again is not None
+    assert VARIABLE not in os.environ
+    assert (again.folder, again.secret, again.generation) == (staying.folder, staying.secret, 3)
+    assert (again.restarts, again.share, again.number) == (5, "unix:/s", staying.number)
+    (member,) = again.members
+    assert (member.number, member.pid, member.role, member.serves) == (7, 123, Role.WORKER, {4})
+    assert (member.stage, member.has_admin, member.connections) == (Stage.READY, True, 9)
+    assert member.ready_at is not None
+    assert member.ready_at - member.since == pytest.approx(10.0)
+    member.channel.send({"still": "there"})
+    assert theirs.receive() == ({"still": "there"}, -1)
+    ((door, links),) = again.doors
+    assert door == doors.served[0]
+    assert links == [link.fileno() for link in doors.sockets()[4][1]]
+    assert stayed() is None
+    theirs.close()
+    member.channel.close()
+    ours._end.detach()  # it was the same descriptor

@@ -1,0 +1,110 @@
+"""proxy.supervision.supervisor: nothing that goes wrong with a renewal ends those that serve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from proxy.config.settings import Settings
+from proxy.supervision import supervisor as module
+from proxy.supervision.replacement import SIGNALS
+from proxy.supervision.supervisor import Supervisor
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def supervisor(settings_for: Callable[..., Settings]) -> Iterator[Supervisor]:
+    made = Supervisor(settings_for(), 2)
+    made._told_ready = True
+    yield made
+    made._end()
+
+
+def test_all_goes_on_where_no_process_can_be_made_to_look_at_what_is_new(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An upgrade may have taken the interpreter away.
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    supervisor._renew()
+    assert supervisor._trial == 0
+    assert not supervisor._again
+
+
+def test_a_look_at_what_is_new_that_hangs_is_given_up(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the child that it has."""
+    spawn = os.posix_spawn
+    ends, others = os.pipe()
+
+    def hang(program: str, _: list[str], environment: Any, *, setpgroup: int, **_more: Any) -> int:
+        command = [program, "-S", "-c", "import os, signal; os.fork(); os.write(1, b'x'); signal.pause()"]
+        theirs = [(os.POSIX_SPAWN_DUP2, others, 1)]
+        pid = spawn(program, command, environment, setpgroup=setpgroup, file_actions=theirs)
+        assert os.read(ends, 1) + os.read(ends, 1) == b"xx"
+        return pid
+
+    monkeypatch.setattr(os, "posix_spawn", hang)
+    monkeypatch.setattr(module, "_TRIAL_S", 0.05)
+    supervisor._renew()
+    pid, status = supervisor._trial, 0
+    os.close(others)
+
+    def ended() -> int:
+        nonlocal status
+        supervisor._turning.over = False
+        supervisor._turning.later(0.02, lambda: setattr(supervisor._turning, "over", True))
+        supervisor._turning.run()
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        return gone
+
+    wait_until(ended)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    with os.fdopen(ends, "rb") as both:
+        assert both.read() == b""  # it ends when nobody has the other end any more
+    supervisor._tried(-signal.SIGKILL)
+    assert supervisor._trial == 0
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_no_signal_is_lost_while_the_program_is_loaded_anew(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One came in the same moment as the end of the trial, one while it went on."""
+    seen: list[set[signal.Signals]] = []
+
+    def execve(*_: Any) -> None:
+        seen.append(signal.sigpending() & {*SIGNALS})
+        raise OSError("not now")
+
+    told: list[signal.Signals] = []
+
+    def signalled(number: signal.Signals) -> None:
+        told.append(number)
+        if number is signal.SIGCHLD:
+            supervisor._tried(0)
+        supervisor._turning.over = {signal.SIGTERM, signal.SIGHUP} <= {*told}
+
+    monkeypatch.setattr(os, "execve", execve)
+    supervisor._turning.on_signals(SIGNALS, signalled)
+    supervisor._trial = -1
+    supervisor._signalled(signal.SIGHUP)
+    signal.raise_signal(signal.SIGCHLD)
+    signal.raise_signal(signal.SIGTERM)
+    supervisor._turning.run()
+    # It could not be loaded: this one hears them after all.
+    assert seen == [{signal.SIGTERM, signal.SIGHUP}]
+    assert not supervisor._again

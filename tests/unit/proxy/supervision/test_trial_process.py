@@ -1,0 +1,90 @@
+"""proxy.supervision.trial_process: ports are taken before a supervisor becomes another program, or none."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.config.handover import settle
+from proxy.config.loader import load_settings
+from proxy.supervision.doors import Doors
+from proxy.supervision.poll_loop import Turning
+from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.supervision.trial_process import bind_anew, why_failed
+from proxy.workers.crew import ADMIN
+
+ANY = "grpc://127.0.0.1:0"
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.turning = Turning()
+        self.doors = Doors(self.turning, lambda *_: True)
+        self.staying = Staying(folder, b"secret")
+        self.doors.bind(self.staying.next_number(), ANY)
+        self.doors.bind(ADMIN, "http://127.0.0.1:0")
+
+    def bind(self, *listen: str, admin: str = "http://127.0.0.1:0") -> str:
+        settings = load_settings(
+            environment={}, flags={"listen": list(listen), "admin": admin, "tls": {"mode": "off"}}
+        )
+        (self.staying.folder / SETTINGS).write_bytes(pickle.dumps(settle(settings)))
+        return bind_anew(self.doors, self.staying)
+
+    @property
+    def urls(self) -> list[str]:
+        return [door.url for door in self.doors.served]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.doors.close()
+    made.turning.close()
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        link.listen()
+        yield link.getsockname()[1]
+
+
+def test_new_addresses_are_bound_beside_those_that_are_held(bench: Bench) -> None:
+    held = bench.doors.served
+    assert bench.bind(ANY, "grpc://127.0.0.1:0?advertised=a:1", ANY) == ""
+    assert bench.doors.served[0] == held[0]
+    assert len(bench.urls) == 3
+    assert (bench.staying.folder / SETTINGS).exists()
+
+
+def test_a_port_that_is_taken_is_the_reason_and_none_is_kept(bench: Bench, taken: int) -> None:
+    why = bench.bind(ANY, "grpc://127.0.0.1:0", f"grpc://127.0.0.1:{taken}")
+    assert why == f"cannot listen at grpc://127.0.0.1:{taken}: address already in use"
+    assert bench.urls == [ANY]
+    assert not (bench.staying.folder / SETTINGS).exists()
+
+
+def test_so_is_that_of_the_admin_port(bench: Bench, taken: int) -> None:
+    before = bench.doors.admin
+    assert "already in use" in bench.bind(ANY, admin=f"http://127.0.0.1:{taken}")
+    assert bench.bind(ANY, admin="http://127.0.0.2:0") == ""
+    assert bench.doors.admin == before
+
+
+def test_how_a_reload_ended_is_noted(bench: Bench) -> None:
+    good = bench.staying.reload
+    bench.staying.note_reload("no luck")
+    assert bench.staying.reload == {"count": 1, "at_ms": good["at_ms"], "reason": "no luck"}
+    bench.staying.note_reload()
+    assert (bench.staying.reload["count"], bench.staying.reload["reason"]) == (2, "")
+
+
+def test_a_trial_that_said_nothing_is_told_by_its_end(tmp_path: Path) -> None:
+    assert why_failed(tmp_path, 3) == "the program does not start as it is now: it ended with 3"
