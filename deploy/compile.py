@@ -159,7 +159,8 @@ def build(folder: Path, jobs: int) -> list[Path]:
     with tempfile.TemporaryDirectory() as work:
         extensions = translate(Path(work, "c"))
         for extension in extensions:
-            extension.extra_compile_args += ["-w", "-g0"]  # type: ignore[attr-defined]
+            # mypyc declares what libraries share in a header, without `extern`: one common symbol for all.
+            extension.extra_compile_args += ["-w", "-g0", "-fcommon"]  # type: ignore[attr-defined]
         distribution = Distribution({"name": "popgate-native", "ext_modules": extensions})
         command = distribution.get_command_obj("build_ext")
         command.build_lib, command.build_temp, command.parallel = str(folder), f"{work}/o", jobs  # type: ignore[attr-defined]
