@@ -43,7 +43,7 @@ client where the gateway speaks for it."""
 GATEWAY: Speaker = ("PYTHON", VERSION)
 
 
-class Channel(WireDriver[Command]):
+class Channel(WireDriver[RemotingWire, Command]):
     """From the moment it begins to connect until it is gone for good.
 
     `probe` is the request that is sent for a sign of life; any bytes are one. `on_asked` gets the other

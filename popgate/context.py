@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +60,6 @@ class Context:
     deadline: float | None = None
     principal: Principal = ANONYMOUS
     certificate: tuple[str, ...] = ()
-    connection: object = None
+    connection: Hashable | None = None
     traceparent: str = ""
     allowance: Allowance | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from popgate.errors import PeerWireError
 from popgate.wire.frames.contract import Wire
 
 Event = TypeVar("Event")
+Machine = TypeVar("Machine", bound="Wire[Any]")
 
 _READ_BYTES = 64 * 1024
 
@@ -26,15 +27,15 @@ def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
     return found
 
 
-class WireDriver(asyncio.BufferedProtocol, Generic[Event]):
-    """One connection. Who derives from it says what events mean, and what goes out.
+class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
+    """One connection, of `wire`. Who derives from it says what events mean, and what goes out.
 
     `paused`: the other side does not read; nothing is handed to the transport until it does, so that
     what was not written is known. `write_soon` may be called as often as one likes: the transport is
     written to once, when the loop comes round.
     """
 
-    def __init__(self, wire: Wire[Event], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, wire: Machine, loop: asyncio.AbstractEventLoop) -> None:
         self.wire = wire
         self.loop = loop
         self.paused = False

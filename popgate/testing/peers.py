@@ -26,7 +26,7 @@ Script = Callable[[Command], Reply | Awaitable[Reply]]
 _KEPT = 100_000
 
 
-class PeerConnection(WireDriver[Command]):
+class PeerConnection(WireDriver[RemotingWire, Command]):
     """One client's connection at a scripted peer."""
 
     def __init__(self, peer: ScriptedPeer) -> None:
@@ -38,7 +38,7 @@ class PeerConnection(WireDriver[Command]):
         """Whether nobody is there any more who would hear."""
 
     def send(self, command: Command) -> None:
-        self.wire.send(command)  # type: ignore[attr-defined]
+        self.wire.send(command)
         self.write_soon()
 
     async def ask(self, command: Command) -> Command:

@@ -15,10 +15,8 @@ ANSWER_S = 60.0
 """For an answer: a machine that tests is busy, and only what never comes is wrong."""
 
 
-class RemotingClient(WireDriver[Command]):
+class RemotingClient(WireDriver[RemotingWire, Command]):
     """One connection. `asked`: requests of the server, which are answered by `write`."""
-
-    wire: RemotingWire
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ class RetryReclaimer:
             _log.info("%d messages that came back to group %s come to its classic consumers", moved, group)
         if state.unread:
             state.pause = min(state.pause, _WATCHED_S)
-        state.due = math.ceil(self._clock.monotonic() + state.pause)  # many are looked at together
+        state.due = float(math.ceil(self._clock.monotonic() + state.pause))  # many are looked at together
         state.pause = min(2 * state.pause, _EVERY_S)
 
     # -- what -------------------------------------------------------------------------------------

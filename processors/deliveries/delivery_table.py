@@ -8,7 +8,7 @@ Rules: any-replica, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -23,7 +23,7 @@ class Holder:
     """A client, by what it was seen doing through this replica."""
 
     client_id: str
-    connection: object
+    connection: Hashable
     deliveries: dict[Delivery, None] = field(default_factory=dict)
     spread: bool = False
     """It was seen on another connection, or finished what this replica did not give it."""
@@ -76,7 +76,7 @@ class Delivery:
     attempts: dict[str, int]
     step: int = -1
     finishing: int = 0
-    over: object = None
+    over: Hashable | None = None
     used: bool = False
 
     def attempt_of(self, receipt: str) -> int:

@@ -121,12 +121,12 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
 class Door:
     """The rooms of the door, by request code."""
 
-    calls: CallObserver = NullCalls()
-    """Is told how every request ended."""
     authenticator: Authenticator | None = None
     """Without one everybody is anonymous, and credentials are ignored."""
 
     def __init__(self, house: DoorHouse, rooms: Iterable[Room] | None = None) -> None:
+        self.calls: CallObserver = NullCalls()
+        """Is told how every request ended."""
         self._clock = house.clock
         self._translating = Translating(house) if rooms is None else None
         self._rooms = list(rooms if rooms is not None else rooms_of(house, self._translating))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from hashlib import blake2b
 from struct import Struct
+from typing import ClassVar
 
 _HEAD = Struct(">QQIBBB")
 """due ms, pop ms, attempt, flags, length of the attempt id, length of the holder; then those, and the lane"""
@@ -89,8 +90,8 @@ class Lane:
     """
 
     __slots__ = ("name", "offsets", "queued", "waiting")
-    NOTHING = -1
-    BUSY = -2
+    NOTHING: ClassVar[int] = -1
+    BUSY: ClassVar[int] = -2
     """A pop decides what to take of it."""
 
     def __init__(self, name: bytes) -> None:

@@ -42,7 +42,8 @@ class Layout(Kind[Any]):
         fixed = [at for at, kind in enumerate(kinds) if isinstance(kind, Fixed)]
         texts = [at for at, kind in enumerate(kinds) if kind is TEXT]
         blobs = [at for at, kind in enumerate(kinds) if kind is BYTES]
-        rest = [at for at in range(len(kinds)) if at not in (*fixed, *texts, *blobs)]
+        known = {*fixed, *texts, *blobs}
+        rest = [at for at in range(len(kinds)) if at not in known]
         self._fixed = fixed
         self._texts = texts
         self._blobs = blobs

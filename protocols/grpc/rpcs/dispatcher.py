@@ -185,8 +185,6 @@ class Calls(Protocol):
 class Door:
     """Where calls come in, whatever transport brought them. What it raises is named at each method."""
 
-    calls: CallObserver = NullCalls()
-    """Is told how every call ended."""
     fails_calls = False
     """Whether `unary` and `streamed` may raise CallFailed: only where faults are on order."""
 
@@ -198,6 +196,8 @@ class Door:
         self._clock = clock
         self._authenticator = authenticator
         self._budgets = service.budgets
+        self.calls: CallObserver = NullCalls()
+        """Is told how every call ended."""
 
     async def unary(
         self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None

@@ -50,10 +50,8 @@ class Host(Protocol):
         ...
 
 
-class Http2Connection(WireDriver[Event]):
+class Http2Connection(WireDriver[GrpcWire, Event]):
     """One connection. `wire` is its machine."""
-
-    wire: GrpcWire
 
     def __init__(self, wire: GrpcWire, loop: asyncio.AbstractEventLoop, host: Host) -> None:
         super().__init__(wire, loop)

@@ -5,7 +5,7 @@ Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -238,7 +238,7 @@ class TelemetryClient:
     group: str
     topics: frozenset[str]
     subscriptions: Mapping[str, tuple[FilterKind, str]]
-    connection: object
+    connection: Hashable
     stream: TelemetryStream
     polling_wait_s: float | None = None
     """How long its receives wait that do not say it themselves; None: to their deadline."""

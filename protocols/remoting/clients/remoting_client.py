@@ -6,7 +6,7 @@ Sources: protocol facts 5.5 (39, 307, 309), 5.9 and 5.14.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,7 +73,7 @@ class RemotingClient:
     kind: ClientKind
     language: str
     version: str
-    connection: object
+    connection: Hashable
     group: str = ""
     producer_group: str = ""
     consumer: ConsumerData | None = None

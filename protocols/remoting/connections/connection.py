@@ -26,10 +26,8 @@ _PROGRESS: Final = 4096
 _log = logging.getLogger(__name__)
 
 
-class RemotingConnection(WireDriver[Command]):
+class RemotingConnection(WireDriver[RemotingWire, Command]):
     """One connection. `peer` is who is at its other end. With `proxied` a PROXY header comes first."""
-
-    wire: RemotingWire
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, *, proxied: bool = False) -> None:
         super().__init__(RemotingWire(), loop)

@@ -156,8 +156,8 @@ class Connection(Controlling):
         if not self._greeted:
             size = len(PREFACE)
             if data[:size] != PREFACE[:end]:
-                kind = "tls" if data[:2] == TLS_FIRST[:end] else ""
-                raise Http2Error("what came first is not the greeting of an HTTP/2 client", kind=kind)
+                violation = "tls" if data[:2] == TLS_FIRST[:end] else ""
+                raise Http2Error("what came first is not the greeting of an HTTP/2 client", kind=violation)
             if end < size:
                 self._rest = data
                 return

@@ -35,7 +35,7 @@ class Lines:
         return out
 
 
-class Side(WireDriver[bytes]):
+class Side(WireDriver[Lines, bytes]):
     def __init__(self) -> None:
         self.lines = Lines()
         super().__init__(self.lines, asyncio.get_running_loop())
@@ -134,6 +134,6 @@ async def test_nonsense_ends_the_connection() -> None:
 
 
 async def test_a_driver_must_say_what_events_mean() -> None:
-    driver: WireDriver[bytes] = WireDriver(Lines(), asyncio.get_running_loop())
+    driver: WireDriver[Lines, bytes] = WireDriver(Lines(), asyncio.get_running_loop())
     with pytest.raises(TypeError, match="WireDriver does not say"):
         driver.on_event(b"x")
