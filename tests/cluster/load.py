@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -64,15 +64,20 @@ class Client:
         )
         return await method(request, metadata=self.metadata, timeout=CALL_S)
 
-    async def stream(self, name: str, request: Any) -> tuple[list[pb.Message], pb.Status]:
-        """The messages of a ReceiveMessage or PullMessage, and the status of it all."""
+    def frames(self, name: str, request: Any) -> AsyncIterable[Any]:
+        """What is answered to a ReceiveMessage or PullMessage, one after the other."""
         method = self.channel.unary_stream(
             SERVICE + name,
             request_serializer=type(request).SerializeToString,
             response_deserializer=getattr(rpc, f"{name}Response").FromString,
         )
+        answer: AsyncIterable[Any] = method(request, metadata=self.metadata, timeout=CALL_S)
+        return answer
+
+    async def stream(self, name: str, request: Any) -> tuple[list[pb.Message], pb.Status]:
+        """The messages of a ReceiveMessage or PullMessage, and the status of it all."""
         messages, status = [], pb.Status()
-        async for frame in method(request, metadata=self.metadata, timeout=CALL_S):
+        async for frame in self.frames(name, request):
             kind = frame.WhichOneof("content")
             if kind == "message":
                 messages.append(frame.message)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from popgate.ids.receipt import OF_TOPIC, parse_receipt
+from popgate.ids.receipt import OF_TOPIC, Receipt, parse_receipt
 
 LATEST_ERROR_S = 10.0
 """After a fault, on a machine that is never late."""
@@ -37,6 +37,7 @@ INVISIBLE_S = 15
 SENT_TWICE = "its client sent it again, to another place, because an attempt did not succeed"
 DROPPED = "its acknowledgement is in the books of its broker, which gave it out all the same"
 LATE = "its acknowledgement was answered after its invisible time"
+OWED = "its broker revived an earlier delivery of it that nobody acknowledged in time"
 
 
 @dataclass(slots=True, frozen=True)
@@ -166,10 +167,11 @@ class Records:
 
     def _judged(self, delivery: Delivery, acks: Sequence[Delivery]) -> Repeat:
         """Every acknowledgement of the copy that came has to have been undone: one is not, if it came again
-        and was acknowledged once more where nothing happened."""
+        and was acknowledged once more where nothing happened. But a broker revives each delivery that is not
+        acknowledged, whatever became of others of the same message."""
         its = acks
         if delivery.body in self.repeated:
-            its = [acked for acked in acks if not _is_another(delivery, acked)]
+            its = [acked for acked in acks if not self._is_another(delivery, acked)]
             if not its:
                 fine = self._copies_until(delivery) <= 1 + self.repeated[delivery.body]
                 return Repeat(delivery, acks[-1], SENT_TWICE if fine else "")
@@ -177,7 +179,52 @@ class Records:
         if not in_time:  # the machine stood still
             return Repeat(delivery, its[-1], LATE)
         judged = [self._undone(delivery, acked) for acked in in_time]
-        return next((one for one in judged if not one.cause), judged[-1])
+        unexplained = next((one for one in judged if not one.cause), None)
+        if unexplained is not None and self._is_owed(delivery):
+            return replace(unexplained, cause=OWED)
+        return unexplained or judged[-1]
+
+    def _is_another(self, one: Delivery, acked: Delivery) -> bool:
+        """Whether they surely are two messages: of two brokers, or of two places of a topic itself; also one
+        of a place that nothing came from before, and a revived one."""
+        if one.broker != acked.broker:
+            return True
+        first, second = parse_receipt(one.handle), parse_receipt(acked.handle)
+        if first.topic_type != OF_TOPIC:
+            return False
+        if second.topic_type == OF_TOPIC:
+            return _place(first) != _place(second)
+        return all(_place(parse_receipt(other.handle)) != _place(first) for other in self._before(one))
+
+    def _before(self, one: Delivery) -> list[Delivery]:
+        """Earlier deliveries of the same message by the same broker."""
+        return [
+            other
+            for other in self.deliveries
+            if (other.body, other.broker) == (one.body, one.broker) and other.at < one.at and other.handle
+        ]
+
+    def _is_owed(self, delivery: Delivery) -> bool:
+        """Whether it was revived, and its broker has revived no more than it had to: each delivery of which
+        no acknowledgement was taken in time, or a fault undid it, is revived once, at a place of its own."""
+        if not delivery.handle or (place := parse_receipt(delivery.handle)).topic_type == OF_TOPIC:
+            return False
+        before = {one.handle: one for one in self._before(delivery)}
+        places = [parse_receipt(handle) for handle in before]
+        revived = {_place(one) for one in places if one.topic_type != OF_TOPIC}
+        if _place(place) in revived:
+            return False
+        due = [one for one in before.values() if one.asked + INVISIBLE_S < delivery.at]
+        return len(revived) < sum(self._is_open(one, delivery) for one in due)
+
+    def _is_open(self, one: Delivery, later: Delivery) -> bool:
+        """Whether a delivery was not acknowledged in time, or all that was taken of it was undone."""
+        in_time = [
+            acked
+            for acked in self.acks.get(one.body, ())
+            if acked.handle == one.handle and acked.at < min(later.at, acked.asked + INVISIBLE_S)
+        ]
+        return all(self._undone(later, acked).cause for acked in in_time)
 
     def _undone(self, delivery: Delivery, acked: Delivery) -> Repeat:
         if acked.handle in self.dropped and _is_revived(delivery, acked):
@@ -293,10 +340,6 @@ def _is_revived(later: Delivery, acked: Delivery) -> bool:
     return after and later.broker == acked.broker and parse_receipt(later.handle).topic_type != OF_TOPIC
 
 
-def _is_another(one: Delivery, other: Delivery) -> bool:
-    """Whether they surely are two messages: of two brokers, or of two places of a topic itself."""
-    if one.broker != other.broker:
-        return True
-    first, second = parse_receipt(one.handle), parse_receipt(other.handle)
-    both = first.topic_type == second.topic_type == OF_TOPIC
-    return both and (first.queue_id, first.offset) != (second.queue_id, second.offset)
+def _place(receipt: Receipt) -> tuple[int, int, int]:
+    """Where a message is at its broker: in its topic, or in one of retries."""
+    return receipt.topic_type, receipt.queue_id, receipt.offset

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +14,9 @@ from popgate.ids.receipt import OF_RETRY_V2, parse_receipt
 from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess, running_gateway
 from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import RocketMQ
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.cluster.brokers import ACCOUNT
-from tests.cluster.load import PATIENT, Client, Code, until
+from tests.cluster.calls import acknowledge, made, one_of, receive, redelivered, retry_kind, settled
+from tests.cluster.load import PATIENT, Client, Code
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -50,53 +45,6 @@ async def client_of(gateway: GatewayProcess) -> AsyncIterator[Client]:
         yield client
     finally:
         await client.close()
-
-
-async def made(gateway: GatewayProcess, name: str) -> None:
-    """Make a topic, and a group of the same name. Raises HTTPError."""
-    for path in ("/api/topics", "/api/groups"):
-        request = urllib.request.Request(
-            gateway.admin + path, json.dumps({"name": name}).encode(), {"content-type": "application/json"}
-        )
-        await asyncio.to_thread(lambda one=request: urllib.request.urlopen(one, timeout=60).close())
-
-
-def receive(name: str, invisible_s: int = 60, wait_s: int = 20) -> Any:
-    return rpc.ReceiveMessageRequest(
-        group=pb.Resource(name=name),
-        message_queue=pb.MessageQueue(topic=pb.Resource(name=name), id=-1),
-        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
-        batch_size=1,
-        invisible_duration=Duration(seconds=invisible_s),
-        long_polling_timeout=Duration(seconds=wait_s),
-    )
-
-
-async def one_of(client: Client, name: str, invisible_s: int = 60) -> pb.Message:
-    async def ask() -> list[pb.Message]:
-        messages, status = await client.stream("ReceiveMessage", receive(name, invisible_s))
-        assert status.code in (Code.OK, Code.MESSAGE_NOT_FOUND), status
-        return messages
-
-    (message,) = await until(ask)
-    return message
-
-
-async def acknowledge(client: Client, name: str, message: pb.Message) -> None:
-    assert await settled(client, name, message) == Code.OK
-
-
-async def settled(client: Client, name: str, message: pb.Message) -> int:
-    """The code of the answer to an acknowledgement."""
-    entry = rpc.AckMessageEntry(
-        message_id=message.system_properties.message_id,
-        receipt_handle=message.system_properties.receipt_handle,
-    )
-    resource = pb.Resource(name=name)
-    request = rpc.AckMessageRequest(topic=resource, group=resource, entries=[entry])
-    answer = await client.call("AckMessage", request)
-    (told,) = answer.entries
-    return int(told.status.code)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -168,7 +116,8 @@ async def test_redeliveries_of_retry_topics_of_the_second_kind_are_finished(
             # With such a name retry topics of the first kind are ambiguous.
             name = f"again_and_again_{number}"
             await made(gateway, name)
-            again = await redelivered(client, name)
+            again = await redelivered(client, name, invisible_s=2)
+            assert retry_kind(again) == OF_RETRY_V2
             code = await settled(client, name, again)
             if time.time_ns() // 1_000_000 < parse_receipt(again.system_properties.receipt_handle).due_ms:
                 assert code == Code.OK
@@ -177,22 +126,3 @@ async def test_redeliveries_of_retry_topics_of_the_second_kind_are_finished(
             pytest.fail("no acknowledgement was answered in time")
         messages, _ = await client.stream("ReceiveMessage", receive(name, wait_s=13))
         assert messages == []
-
-
-async def redelivered(client: Client, name: str) -> pb.Message:
-    """A message that was sent, given back, and came again."""
-    assert (await client.send(name, "hello")).status.code == Code.OK
-    first = await one_of(client, name)
-    resource = pb.Resource(name=name)
-    request = rpc.ChangeInvisibleDurationRequest(
-        topic=resource,
-        group=resource,
-        receipt_handle=first.system_properties.receipt_handle,
-        invisible_duration=Duration(seconds=1),
-    )
-    changed = await client.call("ChangeInvisibleDuration", request)
-    assert changed.status.code == Code.OK, changed
-    again = await one_of(client, name, invisible_s=2)
-    assert (again.body, again.system_properties.delivery_attempt) == (b"hello", 2)
-    assert parse_receipt(again.system_properties.receipt_handle).topic_type == OF_RETRY_V2
-    return again

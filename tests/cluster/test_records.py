@@ -16,6 +16,7 @@ from tests.cluster.records import (
     LARGEST_FACTOR,
     LATE,
     LATEST_ERROR_S,
+    OWED,
     SENT_TWICE,
     UNHEARD_S,
     UNWRITTEN_S,
@@ -95,8 +96,10 @@ def test_what_comes_again_has_a_cause_when_its_acknowledgement_may_have_been_lat
     assert (made.complaints() == []) is fine
 
 
-def handle(topic_type: int = OF_TOPIC, broker: str = "broker-a", offset: int = 7) -> str:
-    return Receipt(0, 100_000, INVISIBLE_S * 1000, 0, topic_type, broker, 0, offset).encode()
+def handle(
+    topic_type: int = OF_TOPIC, broker: str = "broker-a", offset: int = 7, popped_ms: int = 100_000
+) -> str:
+    return Receipt(0, popped_ms, INVISIBLE_S * 1000, 0, topic_type, broker, 0, offset).encode()
 
 
 def again(
@@ -173,6 +176,65 @@ def test_a_copy_that_was_acknowledged_itself_may_not_come_again() -> None:
     made.acknowledged(made.deliveries[1], 131.0)
     assert made.complaints() == []
     made.deliveries.append(Delivery("one", "broker-a", 150.0, 149.0, handle(offset=8)))
+    assert len(made.complaints()) == 1
+
+
+def delivered(made: Records, at: float, handle: str, acked_at: float = 0.0) -> None:
+    """A delivery of the message that was asked for a second before, and its acknowledgement if any."""
+    one = Delivery("one", "broker-a", at, at - 1.0, handle)
+    made.deliveries.append(one)
+    if acked_at:
+        made.acknowledged(one, acked_at)
+
+
+@pytest.mark.parametrize("repeated", [0, 1])
+def test_each_delivery_that_nobody_acknowledged_is_revived_once(repeated: int) -> None:
+    """Of two copies, or of one that a fault brought back; each was delivered, and then revived."""
+    made = Records()
+    made.repeated["one"] = repeated
+    delivered(made, 100.0, handle())
+    delivered(made, 101.0, handle(offset=8))
+    delivered(made, 117.0, handle(OF_RETRY_V1, offset=0), 118.0)
+    delivered(made, 119.0, handle(OF_RETRY_V1, offset=1), 120.0)
+    assert (made.complaints(), made.undone()[0]) == ([], {OWED: 1})
+    delivered(made, 140.0, handle(OF_RETRY_V1, offset=2))
+    assert len(made.complaints()) == 1
+
+
+def test_what_was_revived_and_acknowledged_comes_no_more_from_the_same_place() -> None:
+    made = Records()
+    delivered(made, 100.0, handle())
+    delivered(made, 101.0, handle(offset=8))
+    delivered(made, 117.0, handle(OF_RETRY_V1, offset=0), 118.0)
+    delivered(made, 140.0, handle(OF_RETRY_V1, offset=0))
+    assert len(made.complaints()) == 1
+
+
+def test_what_was_acknowledged_in_time_is_not_revived_for_it() -> None:
+    made = Records()
+    delivered(made, 100.0, handle(), 101.0)
+    delivered(made, 117.0, handle(OF_RETRY_V1, offset=0))
+    assert len(made.complaints()) == 1
+
+
+def test_what_a_fault_undid_is_revived_beside_what_it_brought_back() -> None:
+    """The acknowledgement is undone in the position of the group, and in the log of what is to be revived."""
+    made = Records()
+    made.faults.append(Fault(103.0, frozenset({"broker-a"}), "it died"))
+    delivered(made, 100.0, handle(), 101.0)
+    delivered(made, 120.0, handle(popped_ms=119_500), 121.0)
+    delivered(made, 125.0, handle(OF_RETRY_V1, offset=0))
+    assert (made.complaints(), made.undone()[0]) == ([], {"it died": 1, OWED: 1})
+
+
+def test_a_copy_from_a_new_place_is_not_what_was_revived_and_acknowledged() -> None:
+    made = Records()
+    made.repeated["one"] = 1
+    delivered(made, 100.0, handle())
+    delivered(made, 117.0, handle(OF_RETRY_V1, offset=0), 118.0)
+    delivered(made, 119.0, handle(offset=8))
+    assert (made.complaints(), made.undone()[0]) == ([], {SENT_TWICE: 1})
+    delivered(made, 140.0, handle())
     assert len(made.complaints()) == 1
 
 

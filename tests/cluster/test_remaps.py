@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 import uuid
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from popgate.testing import CREATE_ON_USE, running_gateway
+from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from tests.cluster.load import PATIENT, SERVICE, Client, Code, until
+from tests.cluster.load import PACE_S, PATIENT, Client, Code, until
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(1800)]
@@ -41,18 +43,13 @@ async def read(client: Client, queue: pb.MessageQueue, end: int) -> list[tuple[i
     """The messages of a queue below an offset, with theirs; each pull says where the next begins."""
     found: list[tuple[int, str]] = []
     offset = 0
-    method = client.channel.unary_stream(
-        SERVICE + "PullMessage",
-        request_serializer=rpc.PullMessageRequest.SerializeToString,
-        response_deserializer=rpc.PullMessageResponse.FromString,
-    )
 
     async def more() -> bool:
         nonlocal offset
         request = rpc.PullMessageRequest(
             group=pb.Resource(name="readers"), message_queue=queue, offset=offset, batch_size=32
         )
-        async for frame in method(request, metadata=client.metadata, timeout=100):
+        async for frame in client.frames("PullMessage", request):
             match frame.WhichOneof("content"):
                 case "message":
                     at = frame.message.system_properties.queue_offset
@@ -135,4 +132,154 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
         # One that was sent again because its answer was lost may be there twice.
         print(f"sent {before + after}, stored {copies}")
         assert copies <= before + after
+        await client.close()
+
+
+class Sending:
+    """One producer that sends numbered messages one after the other, each until it is answered."""
+
+    def __init__(self, gateway: GatewayProcess, topic: str) -> None:
+        self._client = Client(gateway.endpoint, "producer")
+        self._topic = topic
+        self._stop = asyncio.Event()
+        self.tries: Counter[int] = Counter()
+        self.answered = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            number = self.answered
+
+            async def sent(number: int = number) -> bool:
+                self.tries[number] += 1
+                return bool((await self._client.send(self._topic, str(number))).status.code == Code.OK)
+
+            await until(sent)
+            self.answered += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), PACE_S)
+
+    async def goes_on(self, more: int = 60) -> None:
+        wanted = self.answered + more
+        await until(lambda: self.answered >= wanted or self._task.done())
+        assert not self._task.done()
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await self._task
+        await self._client.close()
+
+
+class Following:
+    """Pulls a queue from its beginning on, each time from where the last answer says."""
+
+    def __init__(self, gateway: GatewayProcess, queue: pb.MessageQueue) -> None:
+        self._client = Client(gateway.endpoint, f"reader-{queue.id}")
+        self._queue = queue
+        self.found: list[tuple[int, int]] = []
+        """Offsets with the numbers of the messages there, in the order in which they came."""
+        self.failures: Counter[str] = Counter()
+        self.offset = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        request = rpc.PullMessageRequest(
+            group=pb.Resource(name="readers"), message_queue=self._queue, batch_size=32
+        )
+        request.long_polling_timeout.FromMilliseconds(200)
+        while True:
+            request.offset = self.offset
+            async for frame in self._client.frames("PullMessage", request):
+                match frame.WhichOneof("content"):
+                    case "message":
+                        at = frame.message.system_properties.queue_offset
+                        self.found.append((at, int(frame.message.body)))
+                    case "next_offset":
+                        self.offset = frame.next_offset
+                    case "status" if frame.status.code not in (Code.OK, Code.MESSAGE_NOT_FOUND):
+                        self.failures[pb.Code.Name(frame.status.code)] += 1
+
+    async def comes_to(self, end: int) -> None:
+        await until(lambda: self.offset >= end or self._task.done())
+        assert not self._task.done(), self._task.exception()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+
+async def commit(client: Client, queue: pb.MessageQueue, group: str, offset: int) -> None:
+    request = rpc.UpdateOffsetRequest(message_queue=queue, group=pb.Resource(name=group), offset=offset)
+    answer = await client.call("UpdateOffset", request)
+    assert answer.status.code == Code.OK, answer
+
+
+async def committed(client: Client, queue: pb.MessageQueue, group: str) -> int:
+    request = rpc.GetOffsetRequest(message_queue=queue, group=pb.Resource(name=group))
+    answer = await client.call("GetOffset", request)
+    assert answer.status.code == Code.OK, answer
+    return int(answer.offset)
+
+
+async def offset_at(client: Client, queue: pb.MessageQueue, time_ms: int) -> int:
+    request = rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.TIMESTAMP)
+    request.timestamp.FromMilliseconds(time_ms)
+    answer = await client.call("QueryOffset", request)
+    assert answer.status.code == Code.OK, answer
+    return int(answer.offset)
+
+
+async def test_a_remap_under_load_loses_nothing_and_keeps_order_and_offsets(pair_cluster: RocketMQ) -> None:
+    """While a producer sends and each queue is pulled, the queues go to the other broker."""
+    topic, group = f"static-{uuid.uuid4().hex[:8]}", f"readers-{uuid.uuid4().hex[:8]}"
+    await lead(pair_cluster, "broker-a", topic, "updateStaticTopic", "-qn", str(QUEUES))
+    quick = {"POPGATE_REMOTE__ROUTE_REFRESH_S": "1", **PATIENT}
+    async with running_gateway(
+        options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=quick
+    ) as gateway:
+        client = Client(gateway.endpoint, "looker")
+        queues = list((await client.route(topic)).message_queues)
+        assert {queue.id for queue in queues} == set(range(QUEUES))
+        sending = Sending(gateway, topic)
+        following = [Following(gateway, queue) for queue in queues]
+        await sending.goes_on()
+        before = {queue.id: (await ends(client, queue))[1] for queue in queues}
+        for queue in queues:
+            await commit(client, queue, group, before[queue.id] - 1)
+        middle_ms = time.time_ns() // 1_000_000
+        await lead(pair_cluster, "broker-b", topic, "remappingStaticTopic")
+        await sending.goes_on()
+        for queue in queues:
+            assert await committed(client, queue, group) == before[queue.id] - 1
+        await sending.goes_on()
+        await sending.stop()
+        stored: Counter[int] = Counter()
+        for queue, reader in zip(queues, following, strict=True):
+
+            async def settled(queue: pb.MessageQueue = queue) -> tuple[int, int] | None:
+                """The bounds, when they stay: what was answered is seen a moment later."""
+                first, second = await ends(client, queue), await ends(client, queue)
+                return first if first == second and first[1] > before[queue.id] else None
+
+            begin, end = await until(settled)
+            await reader.comes_to(end)
+            await reader.stop()
+            offsets = [offset for offset, _ in reader.found]
+            numbers = [number for _, number in reader.found]
+            assert offsets == sorted(set(offsets)), f"queue {queue.id} was not read in order, or twice"
+            assert numbers == sorted(numbers), f"the order of queue {queue.id} is broken"
+            assert (begin, end) == (offsets[0], offsets[-1] + 1)
+            stored.update(numbers)
+            print(
+                f"queue {queue.id}: {len(numbers)} messages in {begin}..{end}, failed pulls {reader.failures}"
+            )
+            at_middle = await offset_at(client, queue, middle_ms)
+            assert before[queue.id] <= at_middle <= end
+            assert all(offset < at_middle for offset, _ in reader.found if offset < before[queue.id])
+            await commit(client, queue, group, end)
+            assert await committed(client, queue, group) == end
+        print(f"sent {sending.answered} in {sending.tries.total()} tries, stored {stored.total()}")
+        assert stored.keys() == set(range(sending.answered))
+        assert stored <= sending.tries
         await client.close()

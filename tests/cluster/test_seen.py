@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import Any
 
 import grpc.aio
 import pytest
 
-from popgate.testing import CREATE_ON_USE, running_gateway
+from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.wire.bodies.heartbeats import ConsumerConnection, decode_producer_connections
@@ -22,7 +23,7 @@ from tests.e2e.clients import Client
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NAME = "seen"
-CONSUMERS, PRODUCER = {"consumer-1", "consumer-2"}, "producer-1"
+CONSUMERS, PRODUCERS = {"consumer-1", "consumer-2", "consumer-3"}, {"producer-1", "producer-2"}
 
 
 def consumers_at(address: str) -> tuple[set[str], set[tuple[str, str]]]:
@@ -65,37 +66,68 @@ async def shown(cluster: RocketMQ, *names: str, command: tuple[str, ...]) -> Non
     await until(told, what=f"mqadmin {command[0]} shows {names}")
 
 
+async def everywhere(cluster: RocketMQ, *, consumers: set[str], producers: set[str]) -> None:
+    """Until each master knows just these clients, with their subscriptions."""
+    masters = [known[0] for known in addresses_known(cluster.addresses[0]).values()]
+
+    async def hold() -> bool:
+        for address in masters:
+            ids, subscriptions = await asyncio.to_thread(consumers_at, address)
+            if ids != consumers or (ids and (NAME, "*") not in subscriptions):
+                return False
+            if await asyncio.to_thread(producers_at, address) != producers:
+                return False
+        return True
+
+    await until(hold, what="brokers know just these clients")
+
+
+async def join(gateway: GatewayProcess, name: str) -> tuple[Client, Any]:
+    """A client with its stream, whose settings were taken."""
+    client = Client(gateway.endpoint, name)
+    producer = name in PRODUCERS
+    kind = pb.PRODUCER if producer else pb.PUSH_CONSUMER
+    stream, settings = client.telemetry(kind, NAME, "" if producer else NAME)
+    await stream.write(settings)
+    assert (await stream.read()).status.code == pb.OK
+    return client, stream
+
+
 async def test_tools_of_the_cluster_see_clients_with_their_subscriptions_until_they_leave(
     pair_cluster: RocketMQ,
 ) -> None:
-    masters = [known[0] for known in addresses_known(pair_cluster.addresses[0]).values()]
-
-    async def everywhere(*, consumers: set[str], producers: set[str]) -> None:
-        async def hold() -> bool:
-            for address in masters:
-                ids, subscriptions = await asyncio.to_thread(consumers_at, address)
-                if ids != consumers or (ids and (NAME, "*") not in subscriptions):
-                    return False
-                if await asyncio.to_thread(producers_at, address) != producers:
-                    return False
-            return True
-
-        await until(hold, what="brokers know just these clients")
-
-    async with running_gateway(options=("--broker", pair_cluster.url, *CREATE_ON_USE)) as gateway:
-        there: dict[str, tuple[Client, Any]] = {}
-        for name in (*sorted(CONSUMERS), PRODUCER):
-            client = Client(gateway.endpoint, name)
-            kind = pb.PRODUCER if name == PRODUCER else pb.PUSH_CONSUMER
-            stream, settings = client.telemetry(kind, NAME, "" if name == PRODUCER else NAME)
-            await stream.write(settings)
-            assert (await stream.read()).status.code == pb.OK
-            there[name] = client, stream
-        await everywhere(consumers=CONSUMERS, producers={PRODUCER})
+    """Three consumers of a group and two producers, through two gateways."""
+    options = ("--broker", pair_cluster.url, *CREATE_ON_USE)
+    async with running_gateway(options=options) as first, running_gateway(options=options) as second:
+        gateways = itertools.cycle((first, second))
+        there = {name: await join(next(gateways), name) for name in sorted(CONSUMERS | PRODUCERS)}
+        await everywhere(pair_cluster, consumers=CONSUMERS, producers=PRODUCERS)
         await shown(pair_cluster, *CONSUMERS, NAME, command=("consumerConnection", "-g", NAME))
-        await shown(pair_cluster, PRODUCER, command=("producerConnection", "-g", NAME, "-t", NAME))
+        await shown(pair_cluster, *PRODUCERS, command=("producerConnection", "-g", NAME, "-t", NAME))
+        await shown(pair_cluster, *CONSUMERS, command=("consumerStatus", "-g", NAME))
         await leave(*there.pop("consumer-1"))
-        await everywhere(consumers={"consumer-2"}, producers={PRODUCER})
+        await everywhere(pair_cluster, consumers=CONSUMERS - {"consumer-1"}, producers=PRODUCERS)
         for client, stream in there.values():
             await leave(client, stream)
-        await everywhere(consumers=set(), producers=set())
+        await everywhere(pair_cluster, consumers=set(), producers=set())
+
+
+async def test_the_cluster_forgets_the_clients_of_a_gateway_that_is_killed_and_keeps_the_others(
+    pair_cluster: RocketMQ,
+) -> None:
+    """Its connections end with it. A client that comes back through another gateway is seen again."""
+    options = ("--broker", pair_cluster.url, *CREATE_ON_USE)
+    async with running_gateway(options=options) as first, running_gateway(options=options) as second:
+        kept = {name: await join(first, name) for name in ("consumer-1", "producer-1")}
+        lost = {name: await join(second, name) for name in ("consumer-2", "consumer-3", "producer-2")}
+        await everywhere(pair_cluster, consumers=CONSUMERS, producers=PRODUCERS)
+        await asyncio.to_thread(second.kill)
+        await everywhere(pair_cluster, consumers={"consumer-1"}, producers={"producer-1"})
+        for client, stream in lost.values():
+            stream.cancel()
+            await client.channel.close(None)
+        kept["consumer-2"] = await join(first, "consumer-2")
+        await everywhere(pair_cluster, consumers={"consumer-1", "consumer-2"}, producers={"producer-1"})
+        for client, stream in kept.values():
+            await leave(client, stream)
+        await everywhere(pair_cluster, consumers=set(), producers=set())

@@ -39,6 +39,7 @@ from tests.conformance.gateways import (
 from tests.conformance.stages import Stage, ended_well
 from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing
+from tests.support.versions import lacks, needs
 
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
 
@@ -63,6 +64,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if goes(row, client, broker) is True and wanted(client, broker)
         ]
         metafunc.parametrize(("client", "broker"), pairs)
+
+
+def is_there(scenario: str, there: SharedRocketMQ | None) -> bool:
+    """Whether the broker has all that a scenario needs of it; the embedded one always has."""
+    newer = TABLE[scenario].get("rocketmq")
+    return newer is None or there is None or not lacks(there.version, newer)
 
 
 def selected(request: pytest.FixtureRequest) -> list[tuple[str, str, str]]:
@@ -143,7 +150,8 @@ def stages(
             stage = stages[place] = Stage(gateway, folder, f"{uuid.uuid4().hex[:6]}-" if there else "")
             closing.callback(stage.close)
             for client, scenario in mine:
-                stage.launch(client, scenario)
+                if is_there(scenario, there):
+                    stage.launch(client, scenario)
         yield stages
         built = [stage for stage in stages.values() if isinstance(stage, Stage)]
         for stage in built:
@@ -173,12 +181,21 @@ def before(
 
 
 @pytest.fixture
-def facts(request: pytest.FixtureRequest, stages: Stages, client: str, broker: str) -> Facts:
+def facts(
+    request: pytest.FixtureRequest,
+    stages: Stages,
+    client: str,
+    broker: str,
+    cluster: Callable[[], SharedRocketMQ],
+) -> Facts:
     """What the driver of `client` told about the scenario that the test is named after."""
     scenario = scenario_of(request.function.__name__)
     stage = stages[broker, TABLE[scenario].get("creation", True)]
     if not isinstance(stage, Stage):
         missing(stage)
+    newer = TABLE[scenario].get("rocketmq")
+    if newer is not None and broker == CLUSTER:
+        needs(cluster().version, newer)
     return stage.facts(client, scenario)
 
 

@@ -58,6 +58,7 @@ from popgate.testing import MovableClock
 from popgate.testing.rocketmq.fetching import chosen_version
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.replicas.books import RocketMQBooks
+from tests.support.versions import is_before, lacks
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -472,9 +473,12 @@ class User:
     def before(self, version: str) -> bool:
         """Whether this is a RocketMQ older than that."""
         mine = self.site.rocketmq
-        return bool(mine) and [int(part) for part in mine.split(".")] < [
-            int(part) for part in version.split(".")
-        ]
+        return bool(mine) and is_before(mine, version)
+
+    def lacks(self, what: str) -> bool:
+        """Whether this is a RocketMQ older than something of `tests.support.versions.SINCE`."""
+        mine = self.site.rocketmq
+        return bool(mine) and lacks(mine, what)
 
     def differs(self, why: str, *instead: str) -> NoReturn:
         """End a test that this broker need not pass, because of a trait; name the tests that it must pass."""

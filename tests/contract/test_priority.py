@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.errors import BadRequest
+from popgate.errors import Unsupported
 from popgate.model import MessageType
-
-KNOWN_FROM = "5.4.0"
-"""The first RocketMQ that has priorities."""
 
 
 def needs_priorities(user):
-    if user.before(KNOWN_FROM):
+    if user.lacks("priority topics"):
         user.differs(
             "priorities are not known", "test_a_broker_that_knows_no_priorities_refuses_a_topic_of_them"
         )
@@ -131,7 +128,7 @@ async def test_priorities_outlive_a_restart(user, texts):
 
 
 async def test_a_broker_that_knows_no_priorities_refuses_a_topic_of_them(user):
-    if not user.before(KNOWN_FROM):
+    if not user.lacks("priority topics"):
         user.differs("priorities are known", "test_a_higher_priority_comes_before_a_lower_one")
-    with pytest.raises(BadRequest, match="refuses these settings"):
+    with pytest.raises(Unsupported, match=r"type 'PRIORITY' at broker .* knows only '.*NORMAL"):
         await user.topic(MessageType.PRIORITY)

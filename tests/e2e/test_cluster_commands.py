@@ -21,6 +21,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from tests.e2e.clients import SERVICE, metadata
 from tests.e2e.commands import run_command
 from tests.support.needed import needed_rocketmq
+from tests.support.versions import lacks
 from tests.support.waiting import PATIENCE_S, wait_until
 
 OK, FAILED, NOTHING = 0, 1, 4
@@ -81,18 +82,24 @@ def names(popgate: Popgate) -> Iterator[tuple[str, str]]:
 
 
 def test_group_create_makes_what_apply_can(
-    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
+    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str], rocketmq: SharedRocketMQ
 ) -> None:
     topic, other = names
     group = f"{other}-lite"
+    lite, attributes = ["--lite", topic], {"lite.bind.topic": topic}
+    if lacks(rocketmq.version, "lite topics"):
+        code, _, err = popgate("group", "create", group, *lite)
+        assert code == FAILED
+        assert "the attribute 'lite.bind.topic', which broker" in err
+        lite, attributes = [], {}
     made = popgate(
-        *("group", "create", group, "--lite", topic, "--no-consume", "--ordered", "--consume-timeout", "2m"),
+        *("group", "create", group, *lite, "--no-consume", "--ordered", "--consume-timeout", "2m"),
         *("--retry", "1s,5s,1m", "--retry-from", "1"),
     )
     assert made[0] == OK, made
     try:
         shown = told("group", "show", group)
-        assert shown["attributes"] == {"lite.bind.topic": topic}
+        assert shown["attributes"] == attributes
         assert (shown["consume_enabled"], shown["ordered"]) == (False, True)
         assert shown["consume_timeout_ms"] == 120_000
         retry = shown["retry"]

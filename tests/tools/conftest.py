@@ -33,6 +33,7 @@ from popgate.testing.rocketmq import PATIENT, RocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.frames.codes import RequestCode
 from tests.support.needed import missing
+from tests.support.versions import described
 from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -177,11 +178,15 @@ class Played:
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """Where the table is played: by which door, before which broker, and what is put behind `OWN_NAMES`."""
+    """Where the table is played: by which door, before which broker, and what is put behind `OWN_NAMES`.
+
+    `version`: of RocketMQ, as its brokers tell it, or as which the embedded broker tells itself.
+    """
 
     kind: str
     door: str
     broker: str
+    version: str
     behind: str = ""
 
     def named(self, text: str) -> str:
@@ -211,7 +216,12 @@ def answer_of(row: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def play(tools: Tools, place: Place, folder: Path) -> Played:
     played = Played(set(tools.run(["@names"])[0].split()))
-    known = played.known = {"door": place.door, "folder": str(folder), "name": place.broker}
+    known = played.known = {
+        "door": place.door,
+        "folder": str(folder),
+        "name": place.broker,
+        "version": place.version,
+    }
     steps = [
         (step, name, row)
         for name, row in COMMANDS.items()
@@ -270,14 +280,15 @@ def opened(kind: str, folder: Path) -> Iterator[tuple[Place, GatewayProcess, str
     with contextlib.ExitStack() as closing:
         if kind == EMBEDDED:
             gateway = closing.enter_context(_gateway(folder / "data").start(START_S))
-            yield Place(kind, gateway.endpoint, "popgate"), gateway, gateway.endpoint
+            yield Place(kind, gateway.endpoint, "popgate", "V5_3_3"), gateway, gateway.endpoint
             return
-        url = closing.enter_context(RocketMQ()).url if ALL else closing.enter_context(shared_rocketmq()).url
-        options = ("--broker", url, *CREATE_ON_USE, *PATIENT, "--set", "workers=1")
+        there = closing.enter_context(RocketMQ()) if ALL else closing.enter_context(shared_rocketmq())
+        options = ("--broker", there.url, *CREATE_ON_USE, *PATIENT, "--set", "workers=1")
         asked = closing.enter_context(_gateway(folder / "asked", *options).start(START_S))
         used = closing.enter_context(_gateway(folder / "used", *options).start(START_S))
         behind = "-" + uuid.uuid4().hex[:8]
-        yield Place(kind, asked.endpoint, "broker-a", behind), asked, used.endpoint
+        place = Place(kind, asked.endpoint, "broker-a", described(there.version), behind)
+        yield place, asked, used.endpoint
 
 
 def _gateway(data: Path, *options: str) -> GatewayProcess:

@@ -39,6 +39,8 @@ _MOST_RUNGS = 1_024
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _PERM = int(Permission.READ_WRITE)
 _unknown_attribute = re.compile(r"unsupported key: ([^\s,]+)").search
+_known_values = re.compile(r"value is not in set: \[([^\]]*)\]").search
+_declared_type = re.compile(rf"\+{re.escape(MESSAGE_TYPE)}=([^,]+)").search
 
 
 # -- topics -----------------------------------------------------------------------------------------
@@ -233,11 +235,22 @@ def attribute_changes(wanted: Mapping[str, str], there: Mapping[str, str]) -> di
     return changes
 
 
-def refusal(answer: Command, broker: str) -> GatewayError:
-    """Why a broker did not make or change a topic or group: SYSTEM_ERROR is how its checks fail."""
+def refusal(answer: Command, broker: str, attributes: str = "") -> GatewayError:
+    """Why a broker did not make or change a topic or group: SYSTEM_ERROR is how its checks fail.
+
+    `attributes`: as it was told them. Of a message type that it does not know it names the known ones alone.
+    """
     if answer.code == ResponseCode.SYSTEM_ERROR:
         unknown = _unknown_attribute(answer.remark)
         if unknown is not None:
             return Unsupported(f"the attribute {shown(unknown[1])}, which broker {broker} does not know,")
+        known, declared = _known_values(answer.remark), _declared_type(attributes)
+        if known is not None and declared is not None:
+            values = sorted(known[1].split(", "))
+            if MessageType.NORMAL.value in values and declared[1] not in values:
+                return Unsupported(
+                    f"a topic of type {shown(declared[1])} at broker {broker}",
+                    f"its RocketMQ knows only {shown(', '.join(values), 240)}",
+                )
         return BadRequest(f"broker {broker} refuses these settings: {shown(answer.remark, 240)}")
     return error_of(answer, broker=broker)

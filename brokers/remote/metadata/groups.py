@@ -140,6 +140,10 @@ class Groups(TellsReaders):
         found, failures = await self.readers_at(topic, await self._access.brokers())
         if found is None:
             raise worst(failures)
+        # RocketMQ 5.3.3 notes a subscribed topic by its own name in the place of its group
+        # (ConsumerManager.registerConsumer): without a group of that name nobody reads it by that name.
+        if topic in found and not await self._is_listed(topic):
+            found.remove(topic)
         return found
 
     async def readers_at(

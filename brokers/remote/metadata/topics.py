@@ -246,7 +246,7 @@ class Topics:
             timeout_s=self._settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, broker)
+            raise refusal(answer, broker, fields.get("attributes", ""))
 
 
 def _not_told(error: GatewayError) -> GatewayError:

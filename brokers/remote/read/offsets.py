@@ -9,6 +9,7 @@ from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import number_in
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.metadata.groups import Groups
+from brokers.remote.read.static_queues import logic_offset_at
 from brokers.resets import HoldsResets
 from popgate.answers import error_of
 from popgate.context import Context
@@ -204,10 +205,13 @@ class ClusterOffsets(HoldsResets):
 
     async def _offset_at(self, context: Context | None, place: Place, time_ms: int) -> int:
         fields = {"timestamp": str(min(max(time_ms, 0), LARGEST_OFFSET)), "boundaryType": "lower"}
-        answer = await self._access.ask_queue(
-            context, place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, reading=True
-        )
-        found = number_in(answer, place.broker, "offset")
+        if place.static:
+            found = await logic_offset_at(self._access, context, place, fields)
+        else:
+            answer = await self._access.ask_queue(
+                context, place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, reading=True
+            )
+            found = number_in(answer, place.broker, "offset")
         bounds = await self.bounds_of(context, place)
         # Below zero: of a logic queue no piece is so new.
         return bounds.maximum if found < 0 else min(max(found, bounds.minimum), bounds.maximum)

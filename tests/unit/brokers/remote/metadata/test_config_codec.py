@@ -240,3 +240,32 @@ def test_why_a_broker_refuses_is_told(code, remark, error, words):
     told = refusal(Command(ResponseCode(code), remark=remark), "broker-a")
     assert isinstance(told, error)
     assert words in told.sentence
+
+
+_REMARK = "value is not in set: [UNSPECIFIED, FIFO, NORMAL]"
+"""As RocketMQ 5.3.3 refuses a topic of a type that it does not know."""
+
+
+@pytest.mark.parametrize(
+    ("remark", "attributes", "sentence"),
+    [
+        (
+            _REMARK,
+            "+cleanup.policy=DELETE,+message.type=PRIORITY",
+            (
+                "a topic of type 'PRIORITY' at broker broker-a is not supported:"
+                " its RocketMQ knows only 'FIFO, NORMAL, UNSPECIFIED'"
+            ),
+        ),
+        (_REMARK, "+message.type=FIFO", f"broker broker-a refuses these settings: '{_REMARK}'"),
+        (_REMARK, "", f"broker broker-a refuses these settings: '{_REMARK}'"),
+        (
+            "value is not in set: [DELETE, COMPACTION]",
+            "+cleanup.policy=NONE,+message.type=FIFO",
+            "broker broker-a refuses these settings: 'value is not in set: [DELETE, COMPACTION]'",
+        ),
+    ],
+)
+def test_a_message_type_that_a_broker_does_not_know_is_named(remark, attributes, sentence):
+    answer = Command(ResponseCode.SYSTEM_ERROR, remark=remark)
+    assert refusal(answer, "broker-a", attributes).sentence == sentence

@@ -210,6 +210,14 @@ async def test_the_readers_of_a_topic_are_those_that_the_brokers_know_which_answ
         await facet.readers("T")
 
 
+async def test_a_topic_that_is_told_as_its_own_reader_has_none_of_that_name(cluster, facet):
+    """RocketMQ 5.3.3 tells it so while a client subscribes to it."""
+    cluster.read["broker-a"]["T"] = ["T"]
+    assert await facet.readers("T") == ["g"]
+    cluster.groups["broker-b"]["T"] = {"groupName": "T"}
+    assert await facet.readers("T") == ["T", "g"]
+
+
 async def test_a_group_is_deleted_with_its_retries(cluster, facet):
     cluster.servers.add_topic("%RETRY%g_T", "broker-a")
     await facet.group("g")

@@ -267,6 +267,10 @@ async def test_what_a_broker_refuses_is_refused(cluster, topics):
     cluster.masters["broker-b"].on(CREATE, lambda request: request.answer(1, "unsupported key: owner"))
     with pytest.raises(Unsupported, match="owner"):
         await topics.create_topic(TopicConfig("new", attributes={"owner": "me"}))
+    known = "value is not in set: [FIFO, NORMAL]"
+    cluster.masters["broker-b"].on(CREATE, lambda request: request.answer(1, known))
+    with pytest.raises(Unsupported, match="type 'PRIORITY' at broker broker-b"):
+        await topics.create_topic(TopicConfig("other", (MessageType.PRIORITY,)))
 
 
 async def test_a_topic_is_changed_on_every_broker(cluster, topics, clock):
