@@ -1,4 +1,8 @@
-"""One gateway and one Spark session for all tests here: a JVM, and its Python processes, take their time."""
+"""One Spark session and two gateways for all tests here: a JVM, and its Python processes, take their time.
+
+A test marked `ON_BOTH` runs before the embedded broker and before a real RocketMQ, another one before the
+former. The cluster is shared with other tests and other runs: `own` makes a name this run's own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,7 +18,9 @@ import pytest
 
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.testing.gateway import GatewayProcess
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
+from popgate.testing.rocketmq import PATIENT
+from tests.support.needed import needed_rocketmq
 from tests.support.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -21,14 +28,39 @@ SPARK_S = 5 * PATIENCE_S
 """For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
 LONGEST_S = 5 * SPARK_S
 """For a test: three streams one after the other, and the looks at what they did."""
+EMBEDDED, CLUSTER = "embedded", "cluster"
+ON_BOTH = pytest.mark.parametrize("gateway", [EMBEDDED, CLUSTER], indirect=True)
+DOOR = ("remoting://127.0.0.1:0",)
+_RUN = uuid.uuid4().hex[:8]
+
+
+def own(name: str) -> str:
+    """The name as this run has it."""
+    return f"{name}-{_RUN}"
 
 
 @pytest.fixture(scope="session")
-def gateway() -> Iterator[GatewayProcess]:
+def embedded_gateway() -> Iterator[GatewayProcess]:
     # What is sent again counts as that on a busy machine, too; and a compaction is waited for.
     options = ["--set", "embedded.repeat_window_s=1d", "--set", "retention.interval_s=1s"]
-    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as running:
+    with GatewayProcess(listen=DOOR, options=options) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def cluster_gateway() -> Iterator[GatewayProcess]:
+    with needed_rocketmq() as cluster:
+        options = ["--broker", cluster.url, *CREATE_ON_USE, *PATIENT]
+        with GatewayProcess(listen=DOOR, options=options) as running:
+            yield running
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest) -> GatewayProcess:
+    """Before the broker of the test's parameter."""
+    site = getattr(request, "param", EMBEDDED)
+    running: GatewayProcess = request.getfixturevalue(f"{site}_gateway")
+    return running
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,7 @@ SERIES = {
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
     "spark": Series(("tests/spark",)),
+    "spark-kafka": Series((), programs=(("benchmarks/spark_beside_kafka.py", "--quick"),)),
     "spark-kills": Series(
         (),
         programs=(
