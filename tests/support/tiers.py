@@ -102,6 +102,8 @@ SERIES = {
             ("tests/spark/kills.py", "--kills", "30"),
             ("tests/spark/kills.py", "--kills", "10", "--guarantee", "transactional"),
             ("tests/spark/kills.py", "--kills", "10", "--apart"),
+            ("tests/spark/kills.py", "--kills", "10", "--rocketmq"),
+            ("tests/spark/kills.py", "--kills", "10", "--rocketmq", "--guarantee", "transactional"),
         ),
     ),
     "image": Series(("tests/outside/test_image.py",)),
