@@ -37,6 +37,9 @@ def opened(
         stage = Stage.open(tmp_path / "data", "effectively-once", apart, cluster)
         closing.callback(stage.close)
         yield stage, victims
+        # Connections that Spark's workers keep would be waited for.
+        for each in stage.processes:
+            each.kill()
 
 
 def test_a_query_writes_each_result_once_over_kills(
