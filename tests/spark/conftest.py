@@ -1,7 +1,8 @@
 """One Spark session and two gateways for all tests here: a JVM, and its Python processes, take their time.
 
 A test marked `ON_BOTH` runs before the embedded broker and before a real RocketMQ, another one before the
-former. The cluster is shared with other tests and other runs: `own` makes a name this run's own.
+former. The cluster is shared with other tests and other runs: `own` makes a name this run's own. One marked
+`ON_ALL` runs also through RocketMQ's own proxy, without a gateway, where TEST_SPARK_JAVA_PROXY is `true`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -19,8 +21,8 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
-from popgate.testing.rocketmq import PATIENT
-from tests.support.needed import needed_rocketmq
+from popgate.testing.rocketmq import PATIENT, Missing, RocketMQ
+from tests.support.needed import missing, needed_rocketmq
 from tests.support.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -28,8 +30,12 @@ SPARK_S = 5 * PATIENCE_S
 """For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
 LONGEST_S = 5 * SPARK_S
 """For a test: three streams one after the other, and the looks at what they did."""
-EMBEDDED, CLUSTER = "embedded", "cluster"
-ON_BOTH = pytest.mark.parametrize("gateway", [EMBEDDED, CLUSTER], indirect=True)
+EMBEDDED, CLUSTER, JAVA_PROXY = "embedded", "cluster", "java_proxy"
+ON_BOTH = pytest.mark.parametrize("site", [EMBEDDED, CLUSTER], indirect=True)
+_WITH_JAVA_PROXY = os.environ.get("TEST_SPARK_JAVA_PROXY") == "true"
+ON_ALL = pytest.mark.parametrize(
+    "site", [EMBEDDED, CLUSTER, *([JAVA_PROXY] if _WITH_JAVA_PROXY else [])], indirect=True
+)
 DOOR = ("remoting://127.0.0.1:0",)
 _RUN = uuid.uuid4().hex[:8]
 
@@ -55,12 +61,34 @@ def cluster_gateway() -> Iterator[GatewayProcess]:
             yield running
 
 
+@dataclass(frozen=True, slots=True)
+class JavaProxy:
+    """As much of a `GatewayProcess` as it has."""
+
+    endpoint: str
+
+
+@pytest.fixture(scope="session")
+def java_proxy_gateway() -> Iterator[JavaProxy]:
+    """Its remoting port, with a broker of its own: topics are made on first use, for all message types."""
+    try:
+        with RocketMQ(settings={"autoCreateTopicEnable": "true"}) as cluster:
+            proxy = cluster.start_proxy({"enableTopicMessageTypeCheck": False})
+            yield JavaProxy(f"127.0.0.1:{proxy.port + 1}")
+    except Missing as what:
+        missing(what)
+
+
 @pytest.fixture
-def gateway(request: pytest.FixtureRequest) -> GatewayProcess:
-    """Before the broker of the test's parameter."""
-    site = getattr(request, "param", EMBEDDED)
-    running: GatewayProcess = request.getfixturevalue(f"{site}_gateway")
-    return running
+def site(request: pytest.FixtureRequest) -> str:
+    """Before which broker the test runs."""
+    return getattr(request, "param", EMBEDDED)
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest, site: str) -> Any:
+    """The `GatewayProcess` of the site, or the `JavaProxy`."""
+    return request.getfixturevalue(f"{site}_gateway")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from tests.spark.conftest import EMBEDDED, LONGEST_S, ON_BOTH, own
+from tests.spark.conftest import EMBEDDED, LONGEST_S, ON_ALL, ON_BOTH, own
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
@@ -30,13 +30,12 @@ def table(spark: Any, gateway: GatewayProcess, topic: str) -> Any:
 
 
 @pytest.fixture
-def stores_ids_once(request: pytest.FixtureRequest) -> bool:
+def stores_ids_once(site: str) -> bool:
     """Whether the broker leaves out what it has already."""
-    site: str = request.node.callspec.params["gateway"]
     return site == EMBEDDED
 
 
-@ON_BOTH
+@ON_ALL
 def test_what_is_written_is_read_with_all_its_columns(
     spark: Any, gateway: GatewayProcess, stores_ids_once: bool
 ) -> None:
@@ -87,7 +86,7 @@ def test_what_is_written_is_read_with_all_its_columns(
     assert rows.dropDuplicates(["message_id"]).count() == 10
 
 
-@ON_BOTH
+@ON_ALL
 def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: GatewayProcess) -> None:
     """Which are made into messages by columns, as Spark gives them: with and without anything in them."""
     tables = {
@@ -123,7 +122,7 @@ def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: Gate
         assert Counter(map(told, there)) == Counter(map(told, wanted))
 
 
-@ON_BOTH
+@ON_ALL
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
     spark: Any,
     gateway: GatewayProcess,

@@ -94,7 +94,7 @@ SERIES = {
         {"TEST_CLASSIC_ALL": "true", "TEST_CLUSTER": "true"},
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
-    "spark": Series(("tests/spark",)),
+    "spark": Series(("tests/spark",), {"TEST_SPARK_JAVA_PROXY": "true"}),
     "spark-kafka": Series((), programs=(("benchmarks/spark_beside_kafka.py", "--quick"),)),
     "spark-kills": Series(
         (),
