@@ -22,8 +22,10 @@ from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import PATIENT, Missing, RocketMQ
+from popgate.testing.rocketmq.asking import ask
+from popgate.wire.codes import RequestCode, ResponseCode
 from tests.support.needed import missing, needed_rocketmq
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
 SPARK_S = 5 * PATIENCE_S
@@ -66,15 +68,31 @@ class JavaProxy:
     """As much of a `GatewayProcess` as it has."""
 
     endpoint: str
+    name_server: str
+    broker: str
+
+    def make(self, topic: str) -> None:
+        """It remembers for a while that a topic is not there."""
+        fields = {"topic": topic, "readQueueNums": "8", "writeQueueNums": "8", "perm": "6"}
+        fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+        made = ask(self.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "defaultTopic": "TBW102"})
+        assert made.code == ResponseCode.SUCCESS, made
+
+        def is_known() -> bool:
+            answer = ask(self.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return answer.code == ResponseCode.SUCCESS
+
+        wait_until(is_known)
 
 
 @pytest.fixture(scope="session")
 def java_proxy_gateway() -> Iterator[JavaProxy]:
-    """Its remoting port, with a broker of its own: topics are made on first use, for all message types."""
+    """Its remoting port, for messages of all types, with a broker of its own."""
     try:
         with RocketMQ(settings={"autoCreateTopicEnable": "true"}) as cluster:
             proxy = cluster.start_proxy({"enableTopicMessageTypeCheck": False})
-            yield JavaProxy(f"127.0.0.1:{proxy.port + 1}")
+            [name_server], [broker] = cluster.addresses, cluster.brokers.values()
+            yield JavaProxy(f"127.0.0.1:{proxy.port + 1}", name_server, broker.address)
     except Missing as what:
         missing(what)
 
@@ -150,6 +168,19 @@ def started(work: Callable[[float], T]) -> T:
         except StreamingQueryException as error:
             if time.monotonic() >= end or "Python worker failed to connect back" not in str(error):
                 raise
+
+
+@pytest.fixture
+def named(gateway: Any) -> Callable[[str], str]:
+    """The name that a topic has in this run; it is made where it is not made on first use."""
+
+    def named(topic: str) -> str:
+        name = own(topic)
+        if isinstance(gateway, JavaProxy):
+            gateway.make(name)
+        return name
+
+    return named
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tests.spark.conftest import EMBEDDED, LONGEST_S, ON_ALL, ON_BOTH, own
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
+Named = Callable[[str], str]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
 
@@ -37,11 +38,12 @@ def stores_ids_once(site: str) -> bool:
 
 @ON_ALL
 def test_what_is_written_is_read_with_all_its_columns(
-    spark: Any, gateway: GatewayProcess, stores_ids_once: bool
+    spark: Any, gateway: GatewayProcess, named: Named, stores_ids_once: bool
 ) -> None:
-    written, placed, ranked, keyed = (own(name) for name in ("written", "placed", "ranked", "keyed"))
+    even, odd = named("written-0"), named("written-1")
+    placed, ranked, keyed = named("placed"), named("ranked"), named("keyed")
     rows = spark.range(0, 300, numPartitions=2).selectExpr(
-        f"concat('{written}-', id % 2) topic",
+        f"if(id % 2 = 0, '{even}', '{odd}') topic",
         "concat('body ', id) body",
         "if(id % 3 = 0, concat('t', id % 7), null) tag",
         "if(id % 5 = 0, null, array('all', string(id))) keys",
@@ -59,10 +61,10 @@ def test_what_is_written_is_read_with_all_its_columns(
         "message_group",
         "map_entries(properties) p",
     )
-    found = table(spark, gateway, f"{written}-0,{written}-1").selectExpr(*columns).collect()
+    found = table(spark, gateway, f"{even},{odd}").selectExpr(*columns).collect()
     expected = rows.selectExpr(*columns).collect()
     assert Counter(map(str, found)) == Counter(map(str, expected))
-    types = table(spark, gateway, f"{written}-0,{written}-1").groupBy("message_type", "message_group").count()
+    types = table(spark, gateway, f"{even},{odd}").groupBy("message_type", "message_group").count()
     assert {(row.message_type, row.message_group) for row in types.collect()} == {
         ("NORMAL", None),
         *(("FIFO", f"g{number}") for number in range(3)),
@@ -87,7 +89,9 @@ def test_what_is_written_is_read_with_all_its_columns(
 
 
 @ON_ALL
-def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: GatewayProcess) -> None:
+def test_plain_rows_are_written_with_all_their_columns(
+    spark: Any, gateway: GatewayProcess, named: Named
+) -> None:
     """Which are made into messages by columns, as Spark gives them: with and without anything in them."""
     tables = {
         "some": (
@@ -109,7 +113,7 @@ def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: Gate
         return str({name: value or None for name, value in row.asDict().items()})
 
     for name, others in tables.items():
-        topic, other = own(f"plain-{name}"), own(f"plain-more-{name}")
+        topic, other = named(f"plain-{name}"), named(f"plain-more-{name}")
         rows = spark.range(0, 400, numPartitions=2).selectExpr(
             f"if(id < 300, '{topic}', '{other}') topic", "concat('body ', id) body", *others
         )
@@ -126,12 +130,13 @@ def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: Gate
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
     spark: Any,
     gateway: GatewayProcess,
+    named: Named,
     stores_ids_once: bool,
     send: Send,
     finished: Finished,
     tmp_path: Path,
 ) -> None:
-    read, written = own("in"), own("out")
+    read, written = named("in"), named("out")
 
     def run() -> list[int]:
         """In batches of about twelve."""

@@ -23,6 +23,7 @@ from tests.spark.conftest import JAVA_PROXY, LONGEST_S, ON_ALL, SPARK_S, own
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
+Named = Callable[[str], str]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
 
@@ -35,8 +36,8 @@ def bodies(numbers: range) -> list[bytes]:
 
 
 @ON_ALL
-def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, send: Send) -> None:
-    topic = own("table")
+def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, named: Named, send: Send) -> None:
+    topic = named("table")
     send(topic, 0, 20)
 
     reader = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic=topic)
@@ -61,8 +62,10 @@ def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, send: Send) -> 
 
 
 @ON_ALL
-def test_what_is_read_is_what_the_schema_names(spark: Any, gateway: GatewayProcess, send: Send) -> None:
-    topic = own("lean")
+def test_what_is_read_is_what_the_schema_names(
+    spark: Any, gateway: GatewayProcess, named: Named, send: Send
+) -> None:
+    topic = named("lean")
     send(topic, 0, 20)
     reader = spark.read.schema("body binary, queue_id int").format("rocketmq")
     frame = reader.options(endpoints=gateway.endpoint, topic=topic, tag="t1 || t2", minPartitions="3").load()
@@ -73,8 +76,10 @@ def test_what_is_read_is_what_the_schema_names(spark: Any, gateway: GatewayProce
 
 
 @ON_ALL
-def test_what_passes_an_expression_of_sql92_is_read(spark: Any, gateway: GatewayProcess, send: Send) -> None:
-    topic = own("sifted")
+def test_what_passes_an_expression_of_sql92_is_read(
+    spark: Any, gateway: GatewayProcess, named: Named, send: Send
+) -> None:
+    topic = named("sifted")
     send(topic, 0, 20)
     reader = spark.read.schema("body binary").format("rocketmq")
     reader.options(endpoints=gateway.endpoint, topic=topic, sql92="parity = 'odd' AND color IS NOT NULL")
@@ -138,9 +143,15 @@ def test_what_cannot_be_is_refused_with_its_code(spark: Any, gateway: GatewayPro
 
 @ON_ALL
 def test_scenario_39_a_stream_goes_on_where_its_checkpoint_is(
-    spark: Any, site: str, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+    spark: Any,
+    site: str,
+    gateway: GatewayProcess,
+    named: Named,
+    send: Send,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
-    topic, group = own("flow"), own("flow-readers")
+    topic, group = named("flow"), own("flow-readers")
     out = str(tmp_path / "out")
 
     def run() -> list[int]:
@@ -171,11 +182,11 @@ def test_scenario_39_a_stream_goes_on_where_its_checkpoint_is(
 
 @ON_ALL
 def test_scenario_39_a_stream_that_fails_before_its_first_commit_begins_where_it_began(
-    spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+    spark: Any, gateway: GatewayProcess, named: Named, send: Send, finished: Finished, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    topic = own("late")
+    topic = named("late")
     send(topic, 0, 4)
     found: list[bytes] = []
 
