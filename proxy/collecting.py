@@ -1,10 +1,8 @@
-"""Python's collector of cycles, and the allocator, set for a process that serves for long."""
+"""Python's collector of cycles, set for a process that serves for long and makes few cycles."""
 
 from __future__ import annotations
 
 import gc
-
-from popgate.malloc import keep_freed_memory
 
 _YOUNG = 20_000
 """Objects made, beyond those let go, before the young are looked at; Python's own 700 are seven requests."""
@@ -13,8 +11,6 @@ _OLD = 10
 """Python's own. With 50 it was more than an hour under load until what had grown old and was left in a circle
 was found.
 """
-_KEPT_BYTES = 16 << 20
-"""Of memory that is free: some copies of the largest answer, of 4 MB."""
 
 
 def serve_long() -> None:
@@ -25,4 +21,3 @@ def serve_long() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
-    keep_freed_memory(_KEPT_BYTES)

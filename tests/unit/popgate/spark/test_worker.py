@@ -9,11 +9,12 @@ import pytest
 from popgate.spark import worker
 
 
-def test_it_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen, kept = [0], list[int]()
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen[0])
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.__setitem__(0, 9))
-    monkeypatch.setattr(worker, "keep_freed_memory", kept.append)
+def test_what_is_loaded_is_frozen_once_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: called.append("count"))
+    monkeypatch.setattr(gc, "freeze", lambda: called.append("freeze"))
+    worker.settle.cache_clear()
     worker.settle()
     worker.settle()
-    assert (frozen, len(kept)) == ([9], 1)
+    worker.settle.cache_clear()
+    assert called == ["freeze"]
