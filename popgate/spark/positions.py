@@ -32,8 +32,8 @@ def _queues_of_topic(client: QueueClient, options: SourceOptions, topic: str) ->
     except TopicNotFound as error:
         raise _refused(error, options, "create it, or correct its name") from error
     if not found:
-        error = Forbidden(f"topic {topic} has no queue that may be read")
-        raise _refused(error, options, "give it permission to be read") from error
+        closed = Forbidden(f"topic {topic} has no queue that may be read")
+        raise _refused(closed, options, "give it permission to be read") from closed
     return found
 
 
