@@ -89,7 +89,8 @@ class JavaProxy:
 def java_proxy_gateway() -> Iterator[JavaProxy]:
     """Its remoting port, for messages of all types, with a broker of its own."""
     try:
-        with RocketMQ(settings={"autoCreateTopicEnable": "true"}) as cluster:
+        settings = {"autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true"}
+        with RocketMQ(settings=settings) as cluster:
             proxy = cluster.start_proxy({"enableTopicMessageTypeCheck": False})
             [name_server], [broker] = cluster.addresses, cluster.brokers.values()
             yield JavaProxy(f"127.0.0.1:{proxy.port + 1}", name_server, broker.address)
