@@ -1,7 +1,7 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test fast check proto docs bench bench-spark before-after benchmarks
+.PHONY: serve test fast check proto docs bench bench-spark bench-spark-kafka before-after benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
@@ -28,6 +28,9 @@ bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as 
 
 bench-spark: ## what Spark reads and writes through the gateway, about four minutes
 	$(PY) benchmarks/spark.py $(BENCH)
+
+bench-spark-kafka: ## the same beside Spark's own Kafka source and sink, in Spark 4.2
+	$(PY) benchmarks/spark_beside_kafka.py $(or $(BENCH),--out docs/performance)
 
 before-after: ## the wheel of a commit and that of the checkout in turn: make before-after BEFORE=5f1b65b
 	$(PY) benchmarks/before_after.py $(BEFORE) $(AFTER) $(BENCH)

@@ -18,7 +18,6 @@ second; the line says how much more ours take.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
@@ -33,17 +32,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.beside.processes import cpu_s
+from benchmarks.beside.spark_session import MISSING, WAIT_S, batches, last_words, run_to_end, session
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 
-MISSING = 3
-"""The exit code when there is no Java, which Spark needs."""
 QUEUES, MANY_QUEUES = 8, 64
 BODY = "x" * 100
-WAIT_S = 600.0
-LOG = "spark.log"
-_LOG_TOLD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +98,11 @@ class Bench:
         ours = [
             seconds for _, seconds in self._stream({"topic": "single", "maxOffsetsPerTrigger": "1"}, None)
         ]
-        query = self._started(self._spark.readStream.format("rate").option("rowsPerSecond", "1").load(), {})
+        query = self._writer(
+            self._spark.readStream.format("rate").option("rowsPerSecond", "1").load()
+        ).start()
         end = time.monotonic() + WAIT_S
-        while len(theirs := [seconds for _, seconds in _times(query)]) < len(ours):
+        while len(theirs := [seconds for _, seconds in batches(query)]) < len(ours):
             if time.monotonic() > end or not query.isActive:
                 raise SystemExit(f"Spark's rate source came to {len(theirs)} batches: {query.status}")
             time.sleep(0.2)
@@ -149,27 +146,12 @@ class Bench:
         if schema is not None:
             reader = reader.schema(schema)
         frame = reader.options(startingOffsets="earliest", **options).load()
-        query = self._started(frame, {"availableNow": True})
-        if not query.awaitTermination(WAIT_S):
-            raise SystemExit(f"a stream did not end within {WAIT_S:.0f} s: {query.status}")
-        return _times(query)
+        return run_to_end(self._writer(frame))
 
-    def _started(self, frame: Any, trigger: dict[str, Any]) -> Any:
+    def _writer(self, frame: Any) -> Any:
         self._streams += 1
-        writer = frame.writeStream.format("noop").option(
-            "checkpointLocation", self._folder / f"{self._streams}"
-        )
-        return (writer.trigger(**trigger) if trigger else writer).start()
-
-
-def _times(query: Any) -> list[tuple[int, float]]:
-    """Of the batches with rows; the first of a query that has several also sets up, and is left out."""
-    told = [
-        (each.numInputRows, each.durationMs["triggerExecution"] / 1000)
-        for each in query.recentProgress
-        if each.numInputRows
-    ]
-    return told[1:] if len(told) > 2 else told
+        writer = frame.writeStream.format("noop")
+        return writer.option("checkpointLocation", str(self._folder / f"{self._streams}"))
 
 
 def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[float]) -> None:
@@ -177,38 +159,11 @@ def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[float]) ->
     print(f"spark.{name} {rate:,.0f} rows/s, {spent:.2f} us of the gateway's CPU per row", flush=True)
 
 
-def _session(folder: Path) -> Any:
-    from popgate.spark.session import rocketmq_session
-
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a machine may not know its own name
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.numRecentProgressUpdates": "1000",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-    }
-    # What Spark says of itself, and its Python processes as they are ended, is told only when a part fails.
-    stderr = os.dup(2)
-    try:
-        with (folder / LOG).open("wb") as log:
-            os.dup2(log.fileno(), 2)
-        session = rocketmq_session("bench", master="local[2]", settings=settings)
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-    session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
 def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
     options = ["--set", f"topics.queues={QUEUES}"]
     options += ["--broker", broker, *CREATE_ON_USE] if broker else []
     with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as gateway:
-        spark = _session(folder)
+        spark = session(folder)
         try:
             bench = Bench(gateway, spark, folder, amounts)
             parts: tuple[Callable[[], None], ...] = (
@@ -221,7 +176,7 @@ def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
             for part in parts:
                 part()
         except BaseException:
-            print((folder / LOG).read_text(errors="replace")[-_LOG_TOLD:], file=sys.stderr)
+            print(last_words(folder), file=sys.stderr)
             raise
         finally:
             spark.stop()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from popgate.blocking import BlockingConnection, Credentials
-from popgate.errors import BrokerUnavailable, Fault, GatewayError
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError
 from popgate.queue_client import TOOLS_GROUP, QueueClient
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.gateway import Gateway
@@ -64,7 +64,7 @@ def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -
             raise
     except GatewayError as error:
         raise SparkSourceError(
-            Code.GATEWAY, f"{error.fault.name}: {error.sentence} (option endpoints = {gateway.endpoints})"
+            Code.GATEWAY, f"{error.fault.name}: {error.sentence} ({gateway.told(error.fault)})"
         ) from error
     _, other = _idle.get(key, (0.0, None))
     if other is not None:
@@ -95,7 +95,7 @@ def _connected(options: Reaching, credentials: Credentials | None) -> BlockingCo
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
     context = None if gateway.tls is None else gateway.tls.context()
     server_name = gateway.tls.server_name if gateway.tls is not None else ""
-    last: GatewayError = BrokerUnavailable("no endpoint is given")
+    last: BrokerUnavailable | BrokerTimeout = BrokerUnavailable("no endpoint is given")
     for endpoint in gateway.endpoints:
         try:
             return BlockingConnection.connect(
@@ -105,6 +105,9 @@ def _connected(options: Reaching, credentials: Credentials | None) -> BlockingCo
                 server_name=server_name or None,
                 credentials=credentials,
             )
-        except GatewayError as error:
+        except (BrokerUnavailable, BrokerTimeout) as error:
             last = error
-    raise last
+    # With the type that says whether the same may be asked again.
+    raise type(last)(
+        f"{last.sentence}; the driver and each executor connect to the gateway themselves"
+    ) from last

@@ -77,9 +77,14 @@ class Records:
 
     def _read(self, at: Any, kind: str) -> Any:
         """A number of each record, `at` bytes behind its start."""
-        width = int(kind[2])
-        places = np.add.outer(self._starts + at, np.arange(width))
-        return self._data[places].view(kind).ravel().astype(kind[1:])
+        return self._numbers(self._starts + at, kind)
+
+    def _numbers(self, places: Any, kind: str) -> Any:
+        """The numbers that begin at these places of the data."""
+        count = max(len(self._bytes) - np.dtype(kind).itemsize + 1, 0)
+        # One that begins at each byte: nothing is copied but what is taken.
+        everywhere: Any = np.ndarray(count, kind, self._bytes, strides=(1,))
+        return everywhere[places].astype(kind[1:])
 
     @property
     def after_born_host(self) -> Any:
@@ -102,8 +107,7 @@ class Records:
         if np.any(heads + 3 > self._ends):
             raise PeerWireError("a record with IPv6 hosts is too short for them")
         self._bodies = heads
-        lengths = data[(heads - 4)[:, None] + np.arange(4)].view(">u4").ravel().astype(np.int64)
-        self._body_ends = heads + lengths
+        self._body_ends = heads + self._numbers(heads - 4, ">u4").astype(np.int64)
         if np.any(self._body_ends + 3 > self._ends):
             raise PeerWireError("a record claims a body that is longer than the record")
         magics = self._read(4, ">u4")
@@ -116,8 +120,7 @@ class Records:
         if np.any(first > 127) or np.any(topic_ends + 2 > self._ends):
             raise PeerWireError("a record claims a topic that is longer than the record")
         self._blocks = topic_ends + 2
-        blocks = data[topic_ends].astype(np.int64) << 8 | data[topic_ends + 1]
-        if np.any(self._blocks + blocks != self._ends):
+        if np.any(self._blocks + self._numbers(topic_ends, ">u2") != self._ends):
             raise PeerWireError("a record claims properties that are not what is left of it")
 
     def times(self, at: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from popgate.blocking import Credentials, parse_endpoint
-from popgate.errors import BadRequest
+from popgate.errors import BadRequest, Fault, shown
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.given import number, truth
 
@@ -73,6 +73,21 @@ class Gateway:
     tls: Tls | None = None
     connect_timeout_s: float | None = None
     """None: as long as for any answer."""
+
+    def told(self, fault: Fault) -> str:
+        """The options that a failure of this kind is a matter of, with their values, for a sentence."""
+        endpoints = f"option endpoints = {self.endpoints}"
+        if fault not in (Fault.UNAUTHENTICATED, Fault.FORBIDDEN):
+            return endpoints
+        if self.source:
+            account = f"option credentials = {self.source}"
+        elif self.access_key:
+            account = f"option accessKey = {shown(self.access_key)}"
+        else:
+            account = "there is no option accessKey"
+        if fault is Fault.UNAUTHENTICATED:
+            return f"{endpoints}, {account}: name an account that the gateway knows, and its secretKey"
+        return f"{endpoints}, {account}: let the account, and the topic itself, allow it"
 
     def credentials(self) -> Credentials | None:
         """What requests are signed with, as it stands there now; None: they are not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from popgate.errors import TopicNotFound
+from popgate.errors import Forbidden, GatewayError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
@@ -28,13 +28,21 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
 
 def _queues_of_topic(client: QueueClient, options: SourceOptions, topic: str) -> list[QueuePlace]:
     try:
-        return client.queues(topic)
+        found = client.queues(topic)
     except TopicNotFound as error:
-        raise SparkSourceError(
-            Code.GATEWAY,
-            f"{error.fault.name}: {error.sentence}; option {options.topics_option} names it: create it, or"
-            f" correct its name (option endpoints = {options.gateway.endpoints})",
-        ) from error
+        raise _refused(error, options, "create it, or correct its name") from error
+    if not found:
+        closed = Forbidden(f"topic {topic} has no queue that may be read")
+        raise _refused(closed, options, "give it permission to be read") from closed
+    return found
+
+
+def _refused(error: GatewayError, options: SourceOptions, what_to_do: str) -> SparkSourceError:
+    return SparkSourceError(
+        Code.GATEWAY,
+        f"{error.fault.name}: {error.sentence}; option {options.topics_option} names it: {what_to_do}"
+        f" (option endpoints = {options.gateway.endpoints})",
+    )
 
 
 def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:

@@ -94,7 +94,11 @@ def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOption
         columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
     except PeerWireError as error:
         place = f"{named(range_.queue)}, offsets {range_.begin} to {range_.end - 1}"
-        raise SparkSourceError(Code.DAMAGED, f"a message cannot be read ({place}): {error}") from error
+        raise SparkSourceError(
+            Code.DAMAGED,
+            f"a message cannot be read ({place}): {error}; begin behind it, by option startingOffsets, and a"
+            " stream with another checkpoint",
+        ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -361,5 +361,5 @@ class Sender:
         return SparkSourceError(
             Code.GATEWAY,
             f"{error.fault.name}: {error.sentence} ({rows} of partition {self._partition} to topic"
-            f" {topic}{tried}, option endpoints = {self._options.gateway.endpoints})",
+            f" {topic}{tried}, {self._options.gateway.told(error.fault)})",
         )

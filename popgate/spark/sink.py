@@ -6,7 +6,6 @@ that it is done when Spark commits it (`popgate.spark.guarantees`).
 
 from __future__ import annotations
 
-import gc
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from popgate.spark.guarantees.ledger import Ledger, Opened
 from popgate.spark.identities import BATCH_ID, QUERY_ID, batch_of, identity_of
 from popgate.spark.sink_columns import check_sink_columns
 from popgate.spark.sink_options import SinkOptions
+from popgate.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,9 +61,7 @@ class _Writing:
         # Here, so that whoever only looks the sink up does not load Arrow.
         from popgate.spark.writing import written
 
-        # Spark collects garbage after each task; what is loaded by now need not be looked at each time.
-        if gc.get_freeze_count() == 0:
-            gc.freeze()
+        settle()
         task = TaskContext.get()
         told = {name: task.getLocalProperty(name) or "" for name in (BATCH_ID, QUERY_ID)} if task else {}
         identity = identity_of(

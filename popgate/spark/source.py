@@ -5,7 +5,6 @@ The sink is `popgate.spark.sink`.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -28,6 +27,7 @@ from popgate.spark.options import SourceOptions, is_legacy, read_source_options
 from popgate.spark.planning import Range
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter
 from popgate.spark.sink_options import read_sink_options
+from popgate.spark.worker import settle
 
 _log: Final = logging.getLogger(__name__)
 
@@ -148,9 +148,7 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     # Here, so that whoever only looks the source up does not load Arrow.
     from popgate.spark.reading import batches, tick_row
 
-    # Spark collects garbage after each task; what is loaded by now need not be looked at each time.
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
+    settle()
     arrow = to_arrow_schema(schema, timezone="UTC")
     if isinstance(partition, TickPartition):
         yield tick_row(partition.value, arrow)

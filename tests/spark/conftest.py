@@ -1,4 +1,9 @@
-"""One gateway and one Spark session for all tests here: a JVM, and its Python processes, take their time."""
+"""One Spark session and two gateways for all tests here: a JVM, and its Python processes, take their time.
+
+A test marked `ON_BOTH` runs before the embedded broker and before a real RocketMQ, another one before the
+former. The cluster is shared with other tests and other runs: `own` makes a name this run's own. One marked
+`ON_ALL` runs also through RocketMQ's own proxy, without a gateway, where TEST_SPARK_JAVA_PROXY is `true`.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +11,103 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
 
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.testing.gateway import GatewayProcess
-from tests.support.waiting import PATIENCE_S
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
+from popgate.testing.rocketmq import PATIENT, Missing, RocketMQ
+from popgate.testing.rocketmq.asking import ask
+from popgate.wire.codes import RequestCode, ResponseCode
+from tests.support.needed import missing, needed_rocketmq
+from tests.support.waiting import PATIENCE_S, wait_until
 
 T = TypeVar("T")
 SPARK_S = 5 * PATIENCE_S
 """For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
 LONGEST_S = 5 * SPARK_S
 """For a test: three streams one after the other, and the looks at what they did."""
+EMBEDDED, CLUSTER, JAVA_PROXY = "embedded", "cluster", "java_proxy"
+ON_BOTH = pytest.mark.parametrize("site", [EMBEDDED, CLUSTER], indirect=True)
+_WITH_JAVA_PROXY = os.environ.get("TEST_SPARK_JAVA_PROXY") == "true"
+ON_ALL = pytest.mark.parametrize(
+    "site", [EMBEDDED, CLUSTER, *([JAVA_PROXY] if _WITH_JAVA_PROXY else [])], indirect=True
+)
+DOOR = ("remoting://127.0.0.1:0",)
+_RUN = uuid.uuid4().hex[:8]
+
+
+def own(name: str) -> str:
+    """The name as this run has it."""
+    return f"{name}-{_RUN}"
 
 
 @pytest.fixture(scope="session")
-def gateway() -> Iterator[GatewayProcess]:
+def embedded_gateway() -> Iterator[GatewayProcess]:
     # What is sent again counts as that on a busy machine, too; and a compaction is waited for.
     options = ["--set", "embedded.repeat_window_s=1d", "--set", "retention.interval_s=1s"]
-    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as running:
+    with GatewayProcess(listen=DOOR, options=options) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def cluster_gateway() -> Iterator[GatewayProcess]:
+    with needed_rocketmq() as cluster:
+        options = ["--broker", cluster.url, *CREATE_ON_USE, *PATIENT]
+        with GatewayProcess(listen=DOOR, options=options) as running:
+            yield running
+
+
+@dataclass(frozen=True, slots=True)
+class JavaProxy:
+    """As much of a `GatewayProcess` as it has."""
+
+    endpoint: str
+    name_server: str
+    broker: str
+
+    def make(self, topic: str) -> None:
+        """It remembers for a while that a topic is not there."""
+        fields = {"topic": topic, "readQueueNums": "8", "writeQueueNums": "8", "perm": "6"}
+        fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+        made = ask(self.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "defaultTopic": "TBW102"})
+        assert made.code == ResponseCode.SUCCESS, made
+
+        def is_known() -> bool:
+            answer = ask(self.name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return answer.code == ResponseCode.SUCCESS
+
+        wait_until(is_known)
+
+
+@pytest.fixture(scope="session")
+def java_proxy_gateway() -> Iterator[JavaProxy]:
+    """Its remoting port, for messages of all types, with a broker of its own."""
+    try:
+        settings = {"autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true"}
+        with RocketMQ(settings=settings) as cluster:
+            proxy = cluster.start_proxy({"enableTopicMessageTypeCheck": False})
+            [name_server], [broker] = cluster.addresses, cluster.brokers.values()
+            yield JavaProxy(f"127.0.0.1:{proxy.port + 1}", name_server, broker.address)
+    except Missing as what:
+        missing(what)
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> str:
+    """Before which broker the test runs."""
+    return getattr(request, "param", EMBEDDED)
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest, site: str) -> Any:
+    """The `GatewayProcess` of the site, or the `JavaProxy`."""
+    return request.getfixturevalue(f"{site}_gateway")
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +169,19 @@ def started(work: Callable[[float], T]) -> T:
         except StreamingQueryException as error:
             if time.monotonic() >= end or "Python worker failed to connect back" not in str(error):
                 raise
+
+
+@pytest.fixture
+def named(gateway: Any) -> Callable[[str], str]:
+    """The name that a topic has in this run; it is made where it is not made on first use."""
+
+    def named(topic: str) -> str:
+        name = own(topic)
+        if isinstance(gateway, JavaProxy):
+            gateway.make(name)
+        return name
+
+    return named
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
     python tests/spark/kills.py                        # thirty kills, about ten minutes
     python tests/spark/kills.py --seed 7 --kills 8 --guarantee transactional
     python tests/spark/kills.py --kills 10 --apart     # the broker in a process of its own, killed by itself
+    python tests/spark/kills.py --kills 10 --rocketmq  # before a RocketMQ, whose broker is killed too
 
 One query counts messages by key and window, with its state in its checkpoint, another one copies messages
 with message groups. The driver (Python and JVM), Python workers of its tasks, and the gateway with the
 embedded broker in it are killed at moments that the seed chooses, and started again; with `--apart` the
 gateway is the guest of another one that has the broker, and each of them is killed. The broker is told to
-know no ids again. Afterwards each count and each copy must be there once, and the copies of each group in
-order. Exit code 1 when that is not so.
+know no ids again, and a RocketMQ never does. Afterwards each count and each copy must be there once, and the
+copies of each group in order. Exit code 1 when that is not so.
 
 The seed decides who is killed and when; how that falls together is a matter of the machine.
 """
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,6 +41,7 @@ from popgate.blocking import BlockingConnection
 from popgate.errors import GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import GatewayProcess
+from popgate.testing.rocketmq import PATIENT, RocketMQ, SharedRocketMQ
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.messages.records import decode_records
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -53,10 +56,11 @@ MOST_ENDED = 5
 MOST_AWAITED_S = 8.0
 LAST = 10_000_000
 """A message so late that all windows end."""
+STOP_SOON = ("--set", "stopping.lame_duck_s=0")
 OPTIONS = (
     *("--set", "embedded.repeat_window_s=0"),
     *("--set", "retention.interval_s=1s"),
-    *("--set", "stopping.lame_duck_s=0"),
+    *STOP_SOON,
 )
 
 
@@ -66,19 +70,34 @@ def key_of(number: int) -> str:
 
 @dataclass
 class Stage:
-    """A gateway, its topics, and what was sent. `host`: another one that has its broker, if it has none."""
+    """A gateway, its topics, and what was sent. `host`: another one that has its broker, if it has none.
+
+    `cluster`: a RocketMQ that has it instead, which others may use too; `mark` is in names of its topics.
+    """
 
     gateway: GatewayProcess
     guarantee: str
     host: GatewayProcess | None = None
+    cluster: RocketMQ | SharedRocketMQ | None = None
+    mark: str = ""
     sent: int = 0
     ends: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, data: Path, guarantee: str, apart: Path | None = None) -> Stage:
+    def open(
+        cls,
+        data: Path,
+        guarantee: str,
+        apart: Path | None = None,
+        cluster: RocketMQ | SharedRocketMQ | None = None,
+    ) -> Stage:
         """`apart`: a folder of a short path, for the socket of a broker in a process of its own."""
         door = ("remoting://127.0.0.1:0",)
-        if apart is None:
+        if cluster is not None:
+            options = ("--broker", cluster.url, *PATIENT, *STOP_SOON)
+            gateway = GatewayProcess(data, listen=door, options=options)
+            stage = cls(gateway, guarantee, cluster=cluster, mark=f"-{uuid.uuid4().hex[:8]}")
+        elif apart is None:
             stage = cls(GatewayProcess(data, listen=door, options=OPTIONS), guarantee)
         else:
             host = GatewayProcess(data, options=(*OPTIONS, "--share-broker", f"unix:{apart}/s"))
@@ -101,17 +120,21 @@ class Stage:
         for each in reversed(self.processes):
             each.close()
 
+    def named(self, topic: str) -> str:
+        """The name that a topic has here."""
+        return topic + self.mark
+
     def _make_topics(self) -> None:
         transactional = self.guarantee == "transactional"
         for told in (
-            {"name": IN, "queues": QUEUES},
-            {"name": COUNTS, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "NORMAL"]},
-            {"name": COPIES, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "FIFO"]},
-            {"name": LEDGER, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
+            {"name": self.named(IN)},
+            {"name": self.named(COUNTS), "types": ["TRANSACTION" if transactional else "NORMAL"]},
+            {"name": self.named(COPIES), "types": ["TRANSACTION" if transactional else "FIFO"]},
+            {"name": self.named(LEDGER), "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
         ):
             request = urllib.request.Request(
                 f"{self.gateway.admin}/api/topics",
-                json.dumps(told).encode(),
+                json.dumps({"queues": QUEUES, **told}).encode(),
                 {"content-type": "application/json"},
             )
             urllib.request.urlopen(request, timeout=PATIENCE_S).close()
@@ -125,15 +148,20 @@ class Stage:
 
     def kill_broker(self) -> None:
         """The one apart, and start the next one on the same data; until the gateway has come back to it."""
-        assert self.host is not None
-        self.host.kill()
-        self.host = self.host.successor()
-        self.host.start()
+        if self.host is not None:
+            self.host.kill()
+            self.host = self.host.successor()
+            self.host.start()
+        else:
+            assert isinstance(self.cluster, RocketMQ), "the broker is not this stage's own"
+            [broker] = self.cluster.brokers.values()
+            broker.kill()
+            broker.start()
         self.ends.append("broker")
 
         def serves() -> bool:
             with contextlib.suppress(GatewayError), self.client() as client:
-                return bool(client.queues(IN))
+                return bool(client.queues(self.named(IN)))
             return False
 
         wait_until(serves)
@@ -146,7 +174,8 @@ class Stage:
     def send(self, *numbers: int) -> None:
         """Each to the queue of its number, so that all queues have about the same times."""
         with self.client() as client:
-            broker = client.queues(IN)[0].broker
+            topic = self.named(IN)
+            broker = client.queues(topic)[0].broker
             for queue_id in range(QUEUES):
                 found = [
                     (b"%d" % number, f"TAGS\x01{key_of(number)}\x02UNIQ_KEY\x01N{number}\x02".encode())
@@ -154,7 +183,7 @@ class Stage:
                     if number % QUEUES == queue_id
                 ]
                 if found:
-                    client.send(QueuePlace(IN, broker, queue_id), found, timeout_s=PATIENCE_S)
+                    client.send(QueuePlace(topic, broker, queue_id), found, timeout_s=PATIENCE_S)
 
     def send_portion(self) -> None:
         self.send(*range(self.sent, self.sent + PORTION))
@@ -163,7 +192,7 @@ class Stage:
     def await_rows(self, topic: str) -> None:
         """Until a query begins to write into a topic, or does not for a while."""
         with self.client() as client:
-            queues = client.queues(topic)
+            queues = client.queues(self.named(topic))
             before, end = client.maximums(queues), time.monotonic() + MOST_AWAITED_S
             while client.maximums(queues) == before and time.monotonic() < end:
                 time.sleep(0.001)
@@ -172,7 +201,7 @@ class Stage:
         """What a query wrote, by queue in order."""
         told = []
         with self.client() as client:
-            for queue in client.queues(topic):
+            for queue in client.queues(self.named(topic)):
                 at, end, rows = 0, client.maximums([queue])[queue], list[bytes]()
                 while at < end:
                     answer = client.pull(queue, at, most=32)
@@ -212,19 +241,19 @@ def _differences(topic: str, there: list[Any], wanted: list[Any]) -> list[str]:
     ]
 
 
-def writers(spark: Any, endpoint: str, checkpoint: Path, guarantee: str) -> list[Any]:
-    """The two queries, which are started with a trigger."""
+def writers(spark: Any, endpoint: str, checkpoint: Path, guarantee: str, mark: str = "") -> list[Any]:
+    """The two queries, which are started with a trigger. `mark` is in names of topics and sinks."""
 
     def stream() -> Any:
         found = spark.readStream.schema("tag string, body binary, queue_id int").format("rocketmq")
-        found.options(endpoints=endpoint, topic=IN, startingOffsets="earliest")
+        found.options(endpoints=endpoint, topic=IN + mark, startingOffsets="earliest")
         return found.option("maxOffsetsPerTrigger", str(PORTION)).load()
 
     def sink(rows: Any, topic: str) -> Any:
-        found = rows.writeStream.format("rocketmq").options(endpoints=endpoint, topic=topic)
+        found = rows.writeStream.format("rocketmq").options(endpoints=endpoint, topic=topic + mark)
         # Row by row: the time in which a batch goes out is what kills are to meet.
         found.options(sendBatchRows="1", sendInFlight="2" if topic == COUNTS else "1")
-        found.options(deliveryGuarantee=guarantee, sinkId=topic, ledgerTopic=LEDGER)
+        found.options(deliveryGuarantee=guarantee, sinkId=topic + mark, ledgerTopic=LEDGER + mark)
         return found.option("checkpointLocation", str(checkpoint / topic))
 
     numbers = stream().selectExpr("tag k", "timestamp_seconds(cast(cast(body as string) as bigint)) t")
@@ -285,6 +314,7 @@ class Driver:
             [
                 *(sys.executable, __file__, "--drive", stage.gateway.endpoint),
                 *("--checkpoint", str(folder / "checkpoint"), "--guarantee", stage.guarantee),
+                f"--mark={stage.mark}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -328,7 +358,7 @@ class Driver:
                     stream.close()
 
 
-def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
+def drive(endpoint: str, checkpoint: Path, guarantee: str, mark: str) -> int:
     """The driver's process: run until standard input ends, and then until everything is read."""
     from popgate.spark.session import rocketmq_session
 
@@ -344,7 +374,7 @@ def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
     spark.sparkContext.setLogLevel("ERROR")
     queries = [
         each.trigger(processingTime="0 seconds").start()
-        for each in writers(spark, endpoint, checkpoint, guarantee)
+        for each in writers(spark, endpoint, checkpoint, guarantee, mark)
     ]
     print("started", flush=True)
     reader = sys.stdin.fileno()
@@ -360,18 +390,26 @@ def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
             print(query.exception(), file=sys.stderr)
             return 1
         query.stop()
-    for each in writers(spark, endpoint, checkpoint, guarantee):
+    for each in writers(spark, endpoint, checkpoint, guarantee, mark):
         each.trigger(availableNow=True).start().awaitTermination()
     return 0
 
 
 def run(
-    folder: Path, seed: int, kills: int, guarantee: str, *, apart: bool = False
+    folder: Path,
+    seed: int,
+    kills: int,
+    guarantee: str,
+    *,
+    apart: bool = False,
+    cluster: RocketMQ | None = None,
 ) -> tuple[Stage, list[str]]:
     """A whole run in the long form, and what was wrong."""
     dice = random.Random(f"{seed}/{guarantee}")
-    stage = Stage.open(folder / "data", guarantee, folder if apart else None)
-    victims = {"driver": 5, "workers": 3, "gateway": 2, **({"broker": 3} if apart else {})}
+    stage = Stage.open(folder / "data", guarantee, folder if apart else None, cluster)
+    victims = {"driver": 5, "workers": 3, "gateway": 2}
+    if apart or cluster is not None:
+        victims["broker"] = 3
     driver: Driver | None = None
     try:
         stage.send_portion()
@@ -430,13 +468,20 @@ def main() -> None:
         "--guarantee", default="effectively-once", choices=("effectively-once", "transactional")
     )
     parser.add_argument("--apart", action="store_true", help="the broker is in a process of its own")
+    parser.add_argument("--rocketmq", action="store_true", help="the broker is a RocketMQ's")
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--mark", default="")
     parser.add_argument("--drive", help="be the driver, of a query before this gateway")
     chosen = parser.parse_args()
     if chosen.drive:
-        sys.exit(drive(chosen.drive, chosen.checkpoint, chosen.guarantee))
-    with tempfile.TemporaryDirectory(prefix="popgate-kills-") as folder:
-        stage, complaints = run(Path(folder), chosen.seed, chosen.kills, chosen.guarantee, apart=chosen.apart)
+        sys.exit(drive(chosen.drive, chosen.checkpoint, chosen.guarantee, chosen.mark))
+    with tempfile.TemporaryDirectory(prefix="popgate-kills-") as folder, contextlib.ExitStack() as closing:
+        cluster = closing.enter_context(RocketMQ()) if chosen.rocketmq else None
+        stage, complaints = run(
+            *(Path(folder), chosen.seed, chosen.kills, chosen.guarantee),
+            apart=chosen.apart,
+            cluster=cluster,
+        )
         log = Path(folder) / "driver.log"
         restarts = log.read_text().count("STREAM_FAILED") if log.exists() else 0
     print(f"seed {chosen.seed}, {chosen.guarantee}, messages {stage.sent}, kills {len(stage.ends)}")

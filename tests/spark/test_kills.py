@@ -1,36 +1,58 @@
-"""The short form of `kills.py`: a Python worker, the gateway, and a broker apart are killed under queries."""
+"""The short form of `kills.py`: a Python worker, the gateway, and a broker apart are killed under queries.
+
+Before the embedded broker, and before a RocketMQ, which others use and which so is not killed here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.conftest import LONGEST_S, SPARK_S
+from tests.spark.conftest import CLUSTER, LONGEST_S, SPARK_S
 from tests.spark.kills import COPIES, COUNTS, LAST, Stage, kill, workers_under, writers
+from tests.support.needed import needed_rocketmq
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
 SEED = 3
 
 
-@pytest.mark.parametrize("victims", [("worker", "gateway"), ("broker", "gateway")], ids="-".join)
+@pytest.fixture(
+    params=[("worker", "gateway"), ("broker", "gateway"), ("worker", "gateway", CLUSTER)], ids="-".join
+)
+def opened(
+    request: pytest.FixtureRequest, tmp_path: Path, socket_folder: Path
+) -> Iterator[tuple[Stage, list[str]]]:
+    """A stage, and whom to kill on it."""
+    victims = [each for each in request.param if each != CLUSTER]
+    with contextlib.ExitStack() as closing:
+        cluster = closing.enter_context(needed_rocketmq()) if CLUSTER in request.param else None
+        apart = socket_folder if "broker" in victims else None
+        stage = Stage.open(tmp_path / "data", "effectively-once", apart, cluster)
+        closing.callback(stage.close)
+        yield stage, victims
+        # Connections that Spark's workers keep would be waited for.
+        for each in stage.processes:
+            each.kill()
+
+
 def test_a_query_writes_each_result_once_over_kills(
-    spark: Any, tmp_path: Path, socket_folder: Path, victims: tuple[str, ...]
+    spark: Any, tmp_path: Path, opened: tuple[Stage, list[str]]
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
     dice = random.Random(SEED)
-    apart = socket_folder if "broker" in victims else None
-    stage = Stage.open(tmp_path / "data", "effectively-once", apart)
+    stage, victims = opened
     checkpoint = tmp_path / "checkpoint"
 
     def start(number: int) -> Any:
-        writer = writers(spark, stage.gateway.endpoint, checkpoint, stage.guarantee)[number]
+        writer = writers(spark, stage.gateway.endpoint, checkpoint, stage.guarantee, stage.mark)[number]
         return writer.trigger(availableNow=True).start()
 
     def kill_worker() -> bool:
@@ -80,4 +102,3 @@ def test_a_query_writes_each_result_once_over_kills(
     finally:
         for query in spark.streams.active:
             query.stop()
-        stage.close()

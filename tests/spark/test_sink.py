@@ -1,5 +1,7 @@
 """The sink in a real Spark, before a whole gateway: columns, a stream that goes on and comes again.
 
+Before the embedded broker, which stores an id once within its window, and before a RocketMQ, which does not.
+
 Few tests: what the sink checks, encodes and sends again is tested in tests/unit, where no Spark is needed.
 """
 
@@ -15,10 +17,11 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from tests.spark.conftest import LONGEST_S
+from tests.spark.conftest import EMBEDDED, LONGEST_S, ON_ALL, ON_BOTH, own
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
+Named = Callable[[str], str]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
 
@@ -27,9 +30,20 @@ def table(spark: Any, gateway: GatewayProcess, topic: str) -> Any:
     return spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic=topic).load()
 
 
-def test_what_is_written_is_read_with_all_its_columns(spark: Any, gateway: GatewayProcess) -> None:
+@pytest.fixture
+def stores_ids_once(site: str) -> bool:
+    """Whether the broker leaves out what it has already."""
+    return site == EMBEDDED
+
+
+@ON_ALL
+def test_what_is_written_is_read_with_all_its_columns(
+    spark: Any, gateway: GatewayProcess, named: Named, stores_ids_once: bool
+) -> None:
+    even, odd = named("written-0"), named("written-1")
+    placed, ranked, keyed = named("placed"), named("ranked"), named("keyed")
     rows = spark.range(0, 300, numPartitions=2).selectExpr(
-        "concat('written-', id % 2) topic",
+        f"if(id % 2 = 0, '{even}', '{odd}') topic",
         "concat('body ', id) body",
         "if(id % 3 = 0, concat('t', id % 7), null) tag",
         "if(id % 5 = 0, null, array('all', string(id))) keys",
@@ -47,32 +61,37 @@ def test_what_is_written_is_read_with_all_its_columns(spark: Any, gateway: Gatew
         "message_group",
         "map_entries(properties) p",
     )
-    found = table(spark, gateway, "written-0,written-1").selectExpr(*columns).collect()
+    found = table(spark, gateway, f"{even},{odd}").selectExpr(*columns).collect()
     expected = rows.selectExpr(*columns).collect()
     assert Counter(map(str, found)) == Counter(map(str, expected))
-    types = table(spark, gateway, "written-0,written-1").groupBy("message_type", "message_group").count()
+    types = table(spark, gateway, f"{even},{odd}").groupBy("message_type", "message_group").count()
     assert {(row.message_type, row.message_group) for row in types.collect()} == {
         ("NORMAL", None),
         *(("FIFO", f"g{number}") for number in range(3)),
     }
-    placed = spark.range(0, 8, numPartitions=1).selectExpr("string(id) body", "int(id % 2) queue_id")
-    writer = placed.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="placed")
+    numbered = spark.range(0, 8, numPartitions=1).selectExpr("string(id) body", "int(id % 2) queue_id")
+    writer = numbered.write.format("rocketmq").options(endpoints=gateway.endpoint, topic=placed)
     writer.mode("append").save()
-    rows = table(spark, gateway, "placed").selectExpr("cast(body as string) body", "queue_id").collect()
-    assert sorted(map(tuple, rows)) == sorted(map(tuple, placed.collect()))
-    ranked = spark.range(0, 6, numPartitions=1).selectExpr("string(id) body", "int(1 + id % 3) priority")
-    writer = ranked.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="ranked")
+    rows = table(spark, gateway, placed).selectExpr("cast(body as string) body", "queue_id").collect()
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, numbered.collect()))
+    urgent = spark.range(0, 6, numPartitions=1).selectExpr("string(id) body", "int(1 + id % 3) priority")
+    writer = urgent.write.format("rocketmq").options(endpoints=gateway.endpoint, topic=ranked)
     writer.mode("append").save()
-    rows = table(spark, gateway, "ranked").where("message_type = 'PRIORITY'")
+    rows = table(spark, gateway, ranked).where("message_type = 'PRIORITY'")
     found = rows.selectExpr("cast(body as string) body", "priority").collect()
-    assert sorted(map(tuple, found)) == sorted(map(tuple, ranked.collect()))
-    keyed = spark.range(0, 40, numPartitions=2).selectExpr("'x' body", "id % 10 key")
-    writer = keyed.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="keyed")
+    assert sorted(map(tuple, found)) == sorted(map(tuple, urgent.collect()))
+    repeated = spark.range(0, 40, numPartitions=2).selectExpr("'x' body", "id % 10 key")
+    writer = repeated.write.format("rocketmq").options(endpoints=gateway.endpoint, topic=keyed)
     writer.option("dedupeKeyColumn", "key").mode("append").save()
-    assert table(spark, gateway, "keyed").count() == 10
+    rows = table(spark, gateway, keyed)
+    assert rows.count() == (10 if stores_ids_once else 40)
+    assert rows.dropDuplicates(["message_id"]).count() == 10
 
 
-def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: GatewayProcess) -> None:
+@ON_ALL
+def test_plain_rows_are_written_with_all_their_columns(
+    spark: Any, gateway: GatewayProcess, named: Named
+) -> None:
     """Which are made into messages by columns, as Spark gives them: with and without anything in them."""
     tables = {
         "some": (
@@ -94,39 +113,50 @@ def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: Gate
         return str({name: value or None for name, value in row.asDict().items()})
 
     for name, others in tables.items():
+        topic, other = named(f"plain-{name}"), named(f"plain-more-{name}")
         rows = spark.range(0, 400, numPartitions=2).selectExpr(
-            f"if(id < 300, 'plain-{name}', 'plain-more-{name}') topic", "concat('body ', id) body", *others
+            f"if(id < 300, '{topic}', '{other}') topic", "concat('body ', id) body", *others
         )
         writer = rows.write.format("rocketmq").options(endpoints=gateway.endpoint, sendBatchRows="150")
         writer.mode("append").save()
         if name == "text":
             rows = rows.selectExpr("topic", "body", "tag", "array(keys) keys", "properties")
-        there = table(spark, gateway, f"plain-{name},plain-more-{name}").selectExpr(*columns).collect()
+        there = table(spark, gateway, f"{topic},{other}").selectExpr(*columns).collect()
         wanted = rows.selectExpr(*columns).collect()
         assert Counter(map(told, there)) == Counter(map(told, wanted))
 
 
+@ON_ALL
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
-    spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+    spark: Any,
+    gateway: GatewayProcess,
+    named: Named,
+    stores_ids_once: bool,
+    send: Send,
+    finished: Finished,
+    tmp_path: Path,
 ) -> None:
+    read, written = named("in"), named("out")
+
     def run() -> list[int]:
         """In batches of about twelve."""
         stream = spark.readStream.schema("body binary, tag string").format("rocketmq")
-        stream.options(endpoints=gateway.endpoint, topic="in", startingOffsets="earliest")
+        stream.options(endpoints=gateway.endpoint, topic=read, startingOffsets="earliest")
         frame = stream.option("maxOffsetsPerTrigger", "12").load()
-        writer = frame.writeStream.format("rocketmq").options(endpoints=gateway.endpoint, topic="out")
+        writer = frame.writeStream.format("rocketmq").options(endpoints=gateway.endpoint, topic=written)
         return finished(writer.option("checkpointLocation", str(tmp_path)))
 
     def found() -> Counter[tuple[bytes, str]]:
-        rows = table(spark, gateway, "out").select("body", "tag").collect()
+        """Of each id one."""
+        rows = table(spark, gateway, written).dropDuplicates(["message_id"]).select("body", "tag").collect()
         return Counter((bytes(row.body), row.tag) for row in rows)
 
     def sent(count: int) -> Counter[tuple[bytes, str]]:
         return Counter((b"body %d" % number, f"t{number % 4}") for number in range(count))
 
-    send("in", 0, 20)
+    send(read, 0, 20)
     assert run()
-    send("in", 20, 26)
+    send(read, 20, 26)
     assert run() == [6]
     assert found() == sent(26)
     # As after a crash between the sink's last acknowledgement and Spark's note of it.
@@ -136,30 +166,33 @@ def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_cop
         (commits / name).unlink(missing_ok=True)
     assert run() == [6]
     assert found() == sent(26)
+    assert table(spark, gateway, written).count() == (26 if stores_ids_once else 32)
 
 
+@ON_BOTH
 def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch(
     spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
 ) -> None:
+    booked, books, once_topic, halves_topic = (own(name) for name in ("booked", "books", "once", "halves"))
     for told in (
-        {"name": "books", "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
-        {"name": "halves", "types": ["TRANSACTION"]},
+        {"name": books, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
+        {"name": halves_topic, "types": ["TRANSACTION"]},
     ):
         data, kind = json.dumps(told).encode(), {"content-type": "application/json"}
         request = urllib.request.Request(f"{gateway.admin}/api/topics", data, kind)
         urllib.request.urlopen(request, timeout=PATIENCE_S).close()
-    send("booked", 0, 20)
+    send(booked, 0, 20)
     stream = spark.readStream.schema("body binary, tag string").format("rocketmq")
-    stream.options(endpoints=gateway.endpoint, topic="booked", startingOffsets="earliest")
+    stream.options(endpoints=gateway.endpoint, topic=booked, startingOffsets="earliest")
     frame = stream.option("maxOffsetsPerTrigger", "12").load()
-    ledger = {"endpoints": gateway.endpoint, "ledgerTopic": "books"}
+    ledger = {"endpoints": gateway.endpoint, "ledgerTopic": books}
 
-    once = frame.writeStream.format("rocketmq").options(**ledger, topic="once", sinkId="once")
+    once = frame.writeStream.format("rocketmq").options(**ledger, topic=once_topic, sinkId=once_topic)
     once.options(deliveryGuarantee="effectively-once", checkpointLocation=str(tmp_path / "once"))
     assert finished(once) == [12, 8]
 
     def write(batch: Any, _number: int) -> None:
-        written = batch.write.format("rocketmq").options(**ledger, topic="halves", sinkId="halves")
+        written = batch.write.format("rocketmq").options(**ledger, topic=halves_topic, sinkId=halves_topic)
         written.option("deliveryGuarantee", "transactional").mode("append").save()
 
     halves = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "halves"))
@@ -168,8 +201,8 @@ def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch
     def bodies(topic: str) -> Counter[bytes]:
         return Counter(bytes(row.body) for row in table(spark, gateway, topic).select("body").collect())
 
-    assert bodies("once") == bodies("halves") == Counter(b"body %d" % number for number in range(20))
-    rows = table(spark, gateway, "books").selectExpr("keys", "cast(body as string) body").collect()
+    assert bodies(once_topic) == bodies(halves_topic) == Counter(b"body %d" % number for number in range(20))
+    rows = table(spark, gateway, books).selectExpr("keys", "cast(body as string) body").collect()
     opened = [json.loads(row.body) for row in rows if row.body and '"kind":"open"' in row.body]
     # The last opening of each, after compaction; had one been made twice, it would say so.
     assert {row.get("batch") for row in opened} >= {0}
@@ -181,4 +214,4 @@ def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch
         for file in (f"{last}", f".{last}.crc"):
             (commits / file).unlink(missing_ok=True)
     assert finished(once) == finished(halves) == [8]
-    assert bodies("once") == bodies("halves") == Counter(b"body %d" % number for number in range(20))
+    assert bodies(once_topic) == bodies(halves_topic) == Counter(b"body %d" % number for number in range(20))

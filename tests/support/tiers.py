@@ -94,13 +94,16 @@ SERIES = {
         {"TEST_CLASSIC_ALL": "true", "TEST_CLUSTER": "true"},
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
-    "spark": Series(("tests/spark",)),
+    "spark": Series(("tests/spark",), {"TEST_SPARK_JAVA_PROXY": "true"}),
+    "spark-kafka": Series((), programs=(("benchmarks/spark_beside_kafka.py", "--quick"),)),
     "spark-kills": Series(
         (),
         programs=(
             ("tests/spark/kills.py", "--kills", "30"),
             ("tests/spark/kills.py", "--kills", "10", "--guarantee", "transactional"),
             ("tests/spark/kills.py", "--kills", "10", "--apart"),
+            ("tests/spark/kills.py", "--kills", "10", "--rocketmq"),
+            ("tests/spark/kills.py", "--kills", "10", "--rocketmq", "--guarantee", "transactional"),
         ),
     ),
     "image": Series(("tests/outside/test_image.py",)),

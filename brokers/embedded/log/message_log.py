@@ -212,6 +212,14 @@ class MessageLog:
         ):
             yield from_bytes(key[6:], "big"), record
 
+    def records(self, topic: Topic, queue_id: int, begin: int, end: int) -> Iterator[bytes]:
+        """As `read`, without the offsets, in less time. What cannot be read ends them, too."""
+        if end - begin <= _FEW:
+            return (record for _, record in self.read(topic, queue_id, begin, end))
+        end = min(end, topic.queues[queue_id].visible)
+        keys = (message_key(topic.id, queue_id, offset) for offset in (begin, end))
+        return self._store.values(MESSAGES, *keys)
+
     def reach(self, queue: QueueState, begin: int, count: int) -> int:
         """How far to read for so many records from `begin` on: where offsets are missing, to the end."""
         visible = queue.visible

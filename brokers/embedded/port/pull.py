@@ -94,11 +94,15 @@ class PullFacet(Facet):
         records: list[bytes] = []
         starts: list[int] = []
         start = body_bytes = 0
-        for at, record in log.read(queue.topic, queue.queue_id, offset, end):
+        following = offset
+        for record in log.records(queue.topic, queue.queue_id, offset, end):
             plain = plain_parts(record)
             if plain is None or plain[0] != len(record):
                 return None
-            size, _, length, _ = plain
+            size, at, length, _ = plain
+            if not following <= at < end:  # it is damaged, or not where it was put
+                return None
+            following = at + 1
             if records and size > max_bytes:
                 end = at
                 break
@@ -108,8 +112,11 @@ class PullFacet(Facet):
             body_bytes += length
             max_bytes -= size
             if len(records) == max_messages:  # not to look behind the holes that may follow
-                end = at + 1
+                end = following
                 break
+        else:
+            if following < end:  # there are holes, or the store cannot be read, which this tells
+                next(log.read(queue.topic, queue.queue_id, following, end), None)
         if not records:
             return [], max(end, offset)
         name = self._engine.settings.name

@@ -89,6 +89,20 @@ class ColumnFamilies:
         except Exception as error:
             raise self._unreadable(error) from error
 
+    def values(self, space: str, begin: bytes, end: bytes) -> Iterator[bytes]:
+        """The values of `scan` alone, in two thirds of its time.
+
+        What cannot be read ends them, too: `scan` from there on tells it.
+        """
+        if end <= begin:
+            return
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        try:
+            yield from self._families[space].values(from_key=begin, read_opt=options)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
     def first(self, space: str, begin: bytes, end: bytes | None = None) -> tuple[bytes, bytes] | None:
         """The first pair with begin <= key (and key < end)."""
         return next(self.scan(space, begin, end), None)

@@ -48,7 +48,7 @@ def commit_halves(
             raise SparkSourceError(
                 Code.GATEWAY,
                 f"{error.fault.name}: {error.sentence} ({len(failed) + len(left)} of {len(halves)} half"
-                f" messages could not be committed, option endpoints = {options.gateway.endpoints})",
+                f" messages could not be committed, {options.gateway.told(error.fault)})",
             ) from error
         rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
         times += 1

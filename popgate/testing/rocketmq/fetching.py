@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
-from popgate.testing.made import FETCH_TRIES, Missing, digest, locked, made_once, run_tool
+from popgate.testing.made import Missing
+from popgate.testing.maven import fetched_jars
 
 NEWEST = "5.5.0"
 VERSIONS = (NEWEST, "5.4.0", "5.3.3")
@@ -28,15 +28,4 @@ def jars(version: str = NEWEST) -> Path:
     """The folder of the jars; the first call fetches about 100 MB, others wait for it. Raises Missing."""
     if sys.platform == "win32":
         raise Missing("RocketMQ's servers are started on POSIX systems only")
-
-    def fetch(folder: Path) -> None:
-        shutil.copy2(_POM, folder)
-        # -U: also what Maven noted before as not to be had.
-        command = ["mvn", "-q", "-B", "-U", f"-Drocketmq.version={version}", "dependency:copy-dependencies"]
-        with locked("maven"):  # processes that fill Maven's own cache at once spoil it
-            run_tool(command, folder, tries=FETCH_TRIES)
-        if not list((folder / "target" / "dependency").glob("rocketmq-broker-*.jar")):
-            raise Missing("Maven fetched no broker")
-
-    key = f"{version}-{digest(version, [_POM], _POM.parent)}"
-    return made_once("rocketmq", key, fetch, using=("java",), making=("mvn",)) / "target" / "dependency"
+    return fetched_jars("rocketmq", _POM, version, "rocketmq-broker-*.jar")

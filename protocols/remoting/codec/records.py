@@ -16,6 +16,7 @@ from protocols.remoting.codec.marks import Marks, Origin
 
 _unpack_place = Struct(">q").unpack_from
 _pack_place_into = Struct(">q").pack_into
+_pack_host_into = Struct(f"{V4_SIZE}s").pack_into
 
 
 def encode_stored(message: StoredMessage, origin: Origin) -> bytes:
@@ -40,7 +41,7 @@ def _passed_on(records: StoredRecords, host: bytes, marks: Marks | None) -> byte
     """Records as they are, except for the address of their broker and the mark of their places."""
     data = bytearray(records.data)
     for start in records.starts:
-        data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
+        _pack_host_into(data, start + STORE_HOST_AT, host)
     broker = records.broker
     if marks is not None and not marks.leave(broker):
         for start in records.starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.log.message_log import stored_message
+from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import MESSAGES, message_key
 from popgate.context import Context
-from popgate.errors import PeerWireError
+from popgate.errors import BrokerUnavailable, PeerWireError
 from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.messages.stored_records import StoredRecords, body_bytes, held_bytes
 from popgate.model import FilterKind, Message, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.hosts import pack_host
-from popgate.wire.messages.records import decode_record, encode_record, plain_parts
+from popgate.wire.messages.records import decode_record, encode_record, place_record, plain_parts
 
 CONTEXT = Context()
 RED = compile_filter(FilterKind.TAG, "red")
@@ -120,6 +122,57 @@ async def test_a_full_pull_does_not_look_behind_holes(broker: EmbeddedBroker, pa
             CONTEXT, "C", "", 0, 0, max_messages=most, max_bytes=1 << 20, passing=passing, wait_until=None
         )
         assert ([message.offset for message in pulled.messages], pulled.next_offset) == (offsets, following)
+
+
+async def test_a_garbled_block_is_an_error_and_never_the_end_of_a_queue(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    broker = EmbeddedBroker(path, clock=MovableClock())
+    await broker.start()
+    await broker.create_topic(TopicConfig("T", read_queues=1, write_queues=1))
+    for _ in range(8):
+        await send(broker, [os.urandom(400) for _ in range(50)])
+    await broker.stop()
+    table = max(path.rglob("*.sst"), key=lambda file: file.stat().st_size)
+    data = bytearray(table.read_bytes())
+    for at in range(len(data) // 2, len(data) // 2 + 64):
+        data[at] ^= 0xFF
+    table.write_bytes(data)
+    # It looks for what was sent lately, and would find it at once.
+    forgetful = EmbeddedSettings(repeat_window_ms=0)
+    broker = EmbeddedBroker(path, clock=MovableClock(), settings=forgetful)
+    await broker.start()
+    try:
+        for offset in (0, 150):
+            with pytest.raises(BrokerUnavailable, match="cannot be read"):
+                await broker.pull(
+                    CONTEXT,
+                    "T",
+                    "",
+                    0,
+                    offset,
+                    max_messages=250,
+                    max_bytes=1 << 20,
+                    passing=EVERYTHING,
+                    wait_until=None,
+                )
+    finally:
+        await broker.stop()
+
+
+async def test_a_record_that_names_another_offset_is_decoded(broker: EmbeddedBroker) -> None:
+    """What it says must not lead a reader on."""
+    await send(broker, [b"%d" % number for number in range(9)])
+    state = broker._engine
+    key = message_key(state.catalogue.topic("T").id, 0, 4)
+    stored = state.store.get(MESSAGES, key)
+    assert stored is not None
+    state.store.put(MESSAGES, key, place_record(stored, queue_id=0, offset=4000, commit_offset=1, store_ms=1))
+    await state.store.commit()
+    pulled = await broker.pull(
+        CONTEXT, "T", "", 0, 0, max_messages=9, max_bytes=1 << 20, passing=EVERYTHING, wait_until=None
+    )
+    assert not isinstance(pulled.messages, StoredRecords)
+    assert (len(pulled.messages), pulled.next_offset) == (9, 9)
 
 
 def test_what_is_damaged_raises_when_it_is_read() -> None:

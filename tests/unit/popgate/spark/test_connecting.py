@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerUnavailable, Forbidden
 from popgate.queue_client import QueueClient
 from popgate.spark.connecting import client_of, close_idle
 from popgate.spark.errors import Code, SparkSourceError
@@ -120,5 +120,22 @@ def test_the_first_endpoint_that_answers_is_taken(listener: socket.socket) -> No
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = endpoint(gone)
     assert used(at(closed, endpoint(listener))).connection.endpoint == endpoint(listener)
-    with pytest.raises(SparkSourceError, match="no connection to"):
+    with pytest.raises(SparkSourceError) as told:
         used(at(closed))
+    assert "BROKER_UNAVAILABLE: no connection to" in str(told.value)
+    assert "each executor connect to the gateway themselves" in str(told.value)
+    assert closed in str(told.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"accessKey": "alice", "secretKey": "hidden"}])
+def test_a_refused_account_is_told_with_the_option_that_names_it(
+    listener: socket.socket, given: dict[str, str]
+) -> None:
+    options = at(endpoint(listener), **given)
+    with pytest.raises(SparkSourceError) as told, client_of(options):
+        raise Forbidden("not yours")
+    account = "option accessKey = 'alice'" if given else "there is no option accessKey"
+    assert f"FORBIDDEN: not yours (option endpoints = {options.gateway.endpoints}, {account}: let" in str(
+        told.value
+    )
+    assert "hidden" not in str(told.value)

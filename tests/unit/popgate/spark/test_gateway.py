@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from popgate.blocking import Credentials
+from popgate.errors import Fault
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.gateway import SHARED, Gateway, gateway_of
 from popgate.testing.papers import Papers
@@ -144,6 +145,13 @@ def test_an_authority_that_is_none_is_refused_with_its_option(text: str, tmp_pat
     file.write_text(text)
     with pytest.raises(SparkSourceError, match=r"option rocketmq\.client\.tls\.ca = .*cannot be used"):
         tls.context()
+
+
+def test_a_failure_names_the_options_that_it_is_a_matter_of() -> None:
+    named = gateway_of({**LEAST, "credentials": "env:KEYS"})
+    assert named.told(Fault.BROKER_TIMEOUT) == "option endpoints = ('a:1',)"
+    assert ", option credentials = env:KEYS: name an account" in named.told(Fault.UNAUTHENTICATED)
+    assert ", option credentials = env:KEYS: let the account" in named.told(Fault.FORBIDDEN)
 
 
 def test_every_option_is_named_once() -> None:

@@ -63,6 +63,13 @@ def test_a_topic_that_is_not_there_is_told_with_the_option_that_names_it(name: s
         queues_of(cast("QueueClient", Gone()), told)
 
 
+def test_a_topic_that_may_not_be_read_is_told_with_the_option_that_names_it() -> None:
+    with pytest.raises(
+        SparkSourceError, match="FORBIDDEN: topic closed has no queue that may be read; option"
+    ):
+        queues_of(CLIENT, options(topic="closed"))
+
+
 class Named(made_up.Queues):
     """Topics of one queue each, of which one is gone when its queues are asked for."""
 

@@ -21,7 +21,7 @@ from popgate.spark.planning import Range
 from popgate.spark.reading import batches, pulled, tick_row, whole
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.messages.hosts import NOWHERE
-from popgate.wire.messages.records import decode_records, encode_record
+from popgate.wire.messages.records import COMPRESSED, decode_records, encode_record
 
 QUEUE = QueuePlace("orders", "broker-a", 3)
 LEAN = pa.schema([("body", pa.binary()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
@@ -401,6 +401,23 @@ def test_a_queue_that_went_back_was_made_anew(fail: str) -> None:
 def test_damage_names_the_queue_and_the_offsets() -> None:
     broker = queue_of(range(5))
     broker.record = lambda offset: b"nonsense"  # type: ignore[method-assign]
+    with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a, offsets 0 to 4") as told:
+        read(broker, 0, 5)
+    assert told.value.code is Code.DAMAGED
+    assert "begin behind it, by option startingOffsets" in str(told.value)
+
+
+def test_a_body_that_does_not_unpack_is_damage() -> None:
+    """As its flag says that it is compressed, and it is not."""
+    broker = queue_of(range(5))
+    plain = broker.record
+
+    def record(offset: int) -> bytes:
+        data = bytearray(plain(offset))
+        data[36:40] = (int.from_bytes(data[36:40], "big") | COMPRESSED).to_bytes(4, "big")
+        return bytes(data)
+
+    broker.record = record  # type: ignore[method-assign]
     with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a, offsets 0 to 4") as told:
         read(broker, 0, 5)
     assert told.value.code is Code.DAMAGED
