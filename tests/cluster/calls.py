@@ -7,7 +7,7 @@ import json
 import urllib.request
 from typing import Any
 
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

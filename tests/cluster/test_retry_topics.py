@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2
+from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known

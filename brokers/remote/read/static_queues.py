@@ -16,9 +16,9 @@ from brokers.remote.access.queries import number_in, object_in
 from brokers.remote.cluster.queues import Place
 from popgate.answers import error_of
 from popgate.context import Context
-from popgate.wire import parts
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.static_topics import QueueMapping, QueuePiece
+from popgate.wire.bodies.static_topics import QueueMapping, QueuePiece
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.json_syntax import parts
 
 _LOGIC, _PHYSICAL = {"lo": "true"}, {"lo": "false"}
 

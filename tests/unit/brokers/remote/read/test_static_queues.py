@@ -8,9 +8,9 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from popgate.wire.static_topics import QueueMapping, QueuePiece
+from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.bodies.static_topics import QueueMapping, QueuePiece
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 ME = Context(client_id="me")
 SEARCH = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
