@@ -12,7 +12,7 @@ import yaml
 from proxy.config.loader import is_secret, known_settings
 from proxy.pages.chart_schema import OF_THE_CHART, SCHEMA_FILE, VALUES_FILE, schema_text
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from proxy.config.loader import known_settings, load_settings
 from proxy.config.settings import Settings
 from proxy.pages.reference import CONFIGURATION_PAGE, SAMPLE_FILE, configuration_page, entries, sample_file
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_configuration_page_is_current() -> None:
