@@ -17,11 +17,11 @@ def adjust(processor: MessagingProcessor, limits: Limits) -> None:
     budgets.process_bytes = limits.process_bytes
     budgets.group_bytes = limits.group_bytes
     budgets.connection_bytes = limits.connection_bytes
-    processor.broadcasting.expiry_s = limits.broadcast_expiry_s
-    processor.broadcasting.max_members = limits.max_broadcast_members
+    processor.broadcast_groups.expiry_s = limits.broadcast_expiry_s
+    processor.broadcast_groups.max_members = limits.max_broadcast_members
     clients = processor.clients
     clients.max_clients, clients.max_topics = limits.max_clients, limits.max_topics_per_client
     clients.expiry_s = limits.client_expiry_s
-    holdings = processor.renewing.holdings
+    holdings = processor.auto_renewal.holdings
     holdings.max_held, holdings.max_clients = limits.max_held, limits.max_clients
-    processor.renewing.releasing.grace_s = limits.release_grace_s
+    processor.auto_renewal.releasing.grace_s = limits.release_grace_s

@@ -104,21 +104,23 @@ class MessagingProcessor:
             max_topics=limits.max_topics_per_client,
             expiry_s=limits.client_expiry_s,
         )
-        self.broadcasting = BroadcastGroups(
+        self.broadcast_groups = BroadcastGroups(
             broker,
             self._routing,
             clock,
             expiry_s=limits.broadcast_expiry_s,
             max_members=limits.max_broadcast_members,
         )
-        self.renewing = AutoRenewal(broker, self.clients, clock, limits, observer)
+        self.auto_renewal = AutoRenewal(broker, self.clients, clock, limits, observer)
         self.batches = BatchForwarder(broker, self._routing, clock, limits, observer, self._admit)
-        self.checking = CheckRouter(self.clients, observer)
-        self.asking = ClientQueries(broker, self.clients, clock, self._admit)
+        self.check_router = CheckRouter(self.clients, observer)
+        self.client_queries = ClientQueries(broker, self.clients, clock, self._admit)
         self.group_members = GroupMembers(core, self.clients)
-        self.assigning = QueueAssignment(broker, self._routing, self._admit, self.group_members.consumers)
-        self.noticing = ArrivalNotices(broker, self._routing, clock, limits, self._admit)
-        self.mapping = MappedGroups(
+        self.queue_assignment = QueueAssignment(
+            broker, self._routing, self._admit, self.group_members.consumers
+        )
+        self.arrival_notices = ArrivalNotices(broker, self._routing, clock, limits, self._admit)
+        self.mapped_groups = MappedGroups(
             broker,
             self.clients,
             clock,
@@ -126,26 +128,28 @@ class MessagingProcessor:
             lambda group: self._routing.settings(group, make=False),
             self._admit,
         )
-        self.reclaiming = RetryReclaimer(broker, self.clients, clock, self.mapping)
-        self.relaying = CommandRelay(broker, self._admit)
-        self.numbering = QueueNumbering(broker, clock, self._admit)
+        self.retry_reclaimer = RetryReclaimer(broker, self.clients, clock, self.mapped_groups)
+        self.command_relay = CommandRelay(broker, self._admit)
+        self.queue_numbering = QueueNumbering(broker, clock, self._admit)
         self.classic = ClassicRequests(core)
         self.lite = LiteSubscriptions(broker, self._routing, self.clients, limits, self._admit, observer)
-        self.letters = DeadLetters(broker, self._admit, observer)
+        self.dead_letters = DeadLetters(broker, self._admit, observer)
         self.query_reports = QueryReports(clock, self._admit)
-        self.metadata = Metadata(core, self.broadcasting)
+        self.metadata = Metadata(core, self.broadcast_groups)
         self.lookup = MessageLookup(core)
-        self.offsets = GroupOffsets(core, self.broadcasting, self.reclaiming)
-        self.stuck = StuckGroups(core, self.broadcasting, self.clients, self.renewing)
+        self.offsets = GroupOffsets(core, self.broadcast_groups, self.retry_reclaimer)
+        self.stuck = StuckGroups(core, self.broadcast_groups, self.clients, self.auto_renewal)
         self._sender = Sender(core, self.clients)
-        self._receiver = Receiver(core, self.broadcasting, self.clients, self.renewing, self.lite)
+        self._receiver = Receiver(core, self.broadcast_groups, self.clients, self.auto_renewal, self.lite)
         self._puller = Puller(core)
-        self.settlement = Settlement(core, self.broadcasting, self.clients, self.renewing)
-        self._registering = ClusterRegistration(broker, self.clients, self.asking, self.mapping)
-        self._announcing = SettingsPush(self.clients, clock)
+        self.settlement = Settlement(core, self.broadcast_groups, self.clients, self.auto_renewal)
+        self._registration = ClusterRegistration(
+            broker, self.clients, self.client_queries, self.mapped_groups
+        )
+        self._settings_push = SettingsPush(self.clients, clock)
         self.clients.on_leave = self._left
-        self.metadata.topic_changed = self._announcing.topic_changed
-        self.metadata.group_changed = self._announcing.group_changed
+        self.metadata.topic_changed = self._settings_push.topic_changed
+        self.metadata.group_changed = self._settings_push.group_changed
         self._sweep: Timer | None = None
         self.door_figures = DoorSums()
         self._watch_route = Watch(observer, "route")
@@ -153,7 +157,7 @@ class MessagingProcessor:
         self._watch_end = Watch(observer, "end_transaction")
 
     def __repr__(self) -> str:
-        soft = f"{self.clients!r} {self.renewing!r}"
+        soft = f"{self.clients!r} {self.auto_renewal!r}"
         return f"<MessagingProcessor {self._broker.name} waiting {self._core.polls.count} {soft}>"
 
     @property
@@ -171,10 +175,10 @@ class MessagingProcessor:
 
     async def start(self) -> None:
         """The broker has been started by whoever opened it."""
-        self._broker.on_check(self.checking.ask)
-        self._registering.start()
-        self.mapping.start()
-        self.reclaiming.start()
+        self._broker.on_check(self.check_router.ask)
+        self._registration.start()
+        self.mapped_groups.start()
+        self.retry_reclaimer.start()
         self.group_members.start()
         self.classic.start()
         self.lite.start()
@@ -185,20 +189,20 @@ class MessagingProcessor:
 
         They are told to connect anew, which is elsewhere; how many were, each counted once.
         """
-        self.renewing.releasing.drain()
-        return self.asking.move_all()
+        self.auto_renewal.releasing.drain()
+        return self.client_queries.move_all()
 
     async def stop(self) -> None:
         """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        self._announcing.stop()
-        await self.numbering.stop()
-        await self.reclaiming.stop()
-        await self.mapping.stop()
-        await self.renewing.stop()
-        await self.broadcasting.stop()
+        self._settings_push.stop()
+        await self.queue_numbering.stop()
+        await self.retry_reclaimer.stop()
+        await self.mapped_groups.stop()
+        await self.auto_renewal.stop()
+        await self.broadcast_groups.stop()
         await self.settlement.stop()
 
     def figures(self) -> dict[str, float]:
@@ -207,13 +211,13 @@ class MessagingProcessor:
             **self.door_figures.figures(),
             "clients": len(self.clients),
             "waiting_receives": self._core.polls.count,
-            **self.mapping.figures(),
-            **self.reclaiming.figures(),
+            **self.mapped_groups.figures(),
+            **self.retry_reclaimer.figures(),
             "bytes_under_way": self.budgets.used,
-            "known_holders": self.renewing.holdings.holders,
+            "known_holders": self.auto_renewal.holdings.holders,
             "known_routes": len(self._routing),
-            "held_deliveries": self.renewing.holdings.held,
-            "longest_held_ms": self.renewing.holdings.longest_held_ms(self.renewing.now_ms()),
+            "held_deliveries": self.auto_renewal.holdings.held,
+            "longest_held_ms": self.auto_renewal.holdings.longest_held_ms(self.auto_renewal.now_ms()),
         }
 
     async def route(self, context: Context, topic: str) -> Route:
@@ -363,7 +367,7 @@ class MessagingProcessor:
         handle = self.clients.get(context.client_id)
         check_goodbye(handle, group)
         if handle is not None:
-            self.renewing.seen(context)
+            self.auto_renewal.seen(context)
             self.clients.unregister(context.client_id)
         else:
             self.lite.left(context.client_id, said_so=True)
@@ -371,10 +375,10 @@ class MessagingProcessor:
 
     def _left(self, handle: ClientHandle, said_so: bool) -> None:
         """A client said good-bye, or its stream ended. The `ClientRegistry.on_leave` listener."""
-        self.renewing.releasing.left(handle, said_so)
+        self.auto_renewal.releasing.left(handle, said_so)
         self.lite.left(handle.client_id, said_so=said_so)
-        self._registering.left(handle)
-        self.mapping.left(handle.key, said_so=said_so)
+        self._registration.left(handle)
+        self.mapped_groups.left(handle.key, said_so=said_so)
 
     def _arm_sweep(self) -> None:
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)
@@ -384,5 +388,5 @@ class MessagingProcessor:
         now = self._clock.monotonic()
         self.clients.expire(now)
         self._routing.expire(now)
-        self.renewing.holdings.sweep(self.clients.get)
-        self.broadcasting.sweep_when_due()
+        self.auto_renewal.holdings.sweep(self.clients.get)
+        self.broadcast_groups.sweep_when_due()

@@ -162,7 +162,7 @@ class App:
         if self.host is not None:
             try:
                 await self.host.start(
-                    self.processor.checking.ask,
+                    self.processor.check_router.ask,
                     self.processor.lite.gone,
                     self.processor.clients.members_changed,
                     self.processor.classic.hand_reply,
@@ -311,7 +311,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             policies=policies,
             observer=metrics,
         )
-        processor.relaying.serve(command_handler(processor, clock), host)
+        processor.command_relay.serve(command_handler(processor, clock), host)
         house = House(
             processor,
             clock,
@@ -377,7 +377,7 @@ def _figures(app: App) -> dict[str, float]:
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:
-    renewing = processor.renewing
+    renewing = processor.auto_renewal
     ages = renewing.holdings.ages_by_group(renewing.now_ms(), most)
     told: dict[tuple[str, str], float] = {}
     for (topic, group), age_ms in ages.items():

@@ -74,7 +74,7 @@ class RemotingAdapter:
             observer=house.remoting_connections,
         )
         # Else the first messages could be told to lie at places of nobody.
-        await house.processor.numbering.prime()
+        await house.processor.queue_numbering.prime()
         await server.start()
         self._server = server
 

@@ -56,7 +56,7 @@ class Brokers:
 
     def __init__(self, house: DoorHouse) -> None:
         self._house = house
-        self._numbering = house.processor.numbering
+        self._numbering = house.processor.queue_numbering
         self._known: _Known | None = None
         self._numbered: Sequence[BrokerPlace] = ()
         """Those that were known when their numbers were asked for last."""

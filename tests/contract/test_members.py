@@ -214,24 +214,24 @@ async def test_a_group_is_mapped_while_all_of_its_members_come_by_gateways_that_
     group, context = await user.group(), Context(client_id="c", door="remoting")
     processor = MessagingProcessor(user.broker, clock=user.site.clock, limits=Limits(mapped_groups=(group,)))
     switches: list[bool] = []
-    processor.mapping.on_switch(lambda name, mapped: switches.append(mapped) if name == group else None)
+    processor.mapped_groups.on_switch(lambda name, mapped: switches.append(mapped) if name == group else None)
     await processor.start()
     try:
         for reading in (Reading.UNKNOWN, Reading.NEUTRAL):
             processor.clients.register(Member(group, reading))
-        assert not (await processor.mapping.judge(context, group)).mapped
-        processor.mapping.told(f"c-unknown {group}", Reading.CONCURRENT)
+        assert not (await processor.mapped_groups.judge(context, group)).mapped
+        processor.mapped_groups.told(f"c-unknown {group}", Reading.CONCURRENT)
 
         async def is_mapped(mapped: bool) -> bool:
             await user.site.pass_ms(100)
-            return processor.mapping.is_mapped(group) is mapped
+            return processor.mapped_groups.is_mapped(group) is mapped
 
         await user.eventually(lambda: is_mapped(True))
         stranger = consumer(group, pushed=True, reading=Reading.TRUE_PULL)
         for _ in range(2):
             broker.client_is_here(stranger)
             await user.eventually(lambda: is_mapped(False))
-            assert stranger.client_id in processor.mapping.choice(group).why
+            assert stranger.client_id in processor.mapped_groups.choice(group).why
             broker.client_left(stranger.key)
             await user.eventually(lambda: is_mapped(True))
         assert switches == [True, False, True, False, True]

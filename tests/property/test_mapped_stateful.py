@@ -106,10 +106,10 @@ class Twin:
         self.limits = Limits()
         # It is all of its parts itself.
         self.classic = self.metadata = self.offsets = self.settlement = self
-        self.mapping = Groups()
-        self.reclaiming = SimpleNamespace(after=lambda _: lambda: None)
+        self.mapped_groups = Groups()
+        self.retry_reclaimer = SimpleNamespace(after=lambda _: lambda: None)
         self.door_figures = DoorSums()
-        self.numbering = SimpleNamespace(is_kept=False, latest=QueueNumbers())
+        self.queue_numbering = SimpleNamespace(is_kept=False, latest=QueueNumbers())
         self.pops_group_retries = True
         self.kept: dict[int, Kept] = {}
         self.deliveries = itertools.count(1)
@@ -454,7 +454,7 @@ class Machine(RuleBasedStateMachine):
         self._commits(at, queue_id, done)
         request = self._request(at, RequestCode.UPDATE_CONSUMER_OFFSET, {})
         try:
-            acknowledges = done >= VIRTUAL or (self.twin.mapping.mapped and at.peer.member)
+            acknowledges = done >= VIRTUAL or (self.twin.mapped_groups.mapped and at.peer.member)
             position = self._run(at.mapped.commit(request, GROUP, (TOPIC, BROKER, queue_id), done))
             assert position == (None if acknowledges else done)
         except BrokerUnavailable:
@@ -513,7 +513,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(mapped=st.booleans())
     def switch(self, mapped: bool) -> None:
-        self._do(lambda: self.twin.mapping.switch(mapped))
+        self._do(lambda: self.twin.mapped_groups.switch(mapped))
 
     @rule(gateway=st.integers(0, 1), back=st.booleans(), fails=st.booleans())
     def reset(self, gateway: int, back: bool, fails: bool) -> None:

@@ -45,7 +45,7 @@ async def buried(gateway: Any, client: Any, *bodies: bytes) -> list[str]:
 
 async def redrive_all(gateway: Any, group: str = "g", **how: Any) -> Moved:
     """Step by step, as the command does."""
-    letters, total = gateway.processor.letters, Moved()
+    letters, total = gateway.processor.dead_letters, Moved()
     start, until = None, []
     while True:
         step = await letters.redrive(OPERATOR, group, start=start, until=until, **how)
@@ -77,14 +77,14 @@ async def test_scenario_19_a_message_dies_at_once_when_told_to_and_its_renewal_e
     await stream.write(rpc.TelemetryCommand(settings=settings))
     await stream.read()
     (message,) = await client.receive(auto_renew=True)
-    assert gateway.processor.renewing.holdings.held == 1
+    assert gateway.processor.auto_renewal.holdings.held == 1
     assert await bury(client, message) == pb.Code.OK
-    assert gateway.processor.renewing.holdings.held == 0
+    assert gateway.processor.auto_renewal.holdings.held == 0
     # Neither a late acknowledgement nor a second burial does anything, and nobody renews it.
     assert await bury(client, message) == pb.Code.INVALID_RECEIPT_HANDLE
     await gateway.pass_s(4 * 3600)
     assert await client.receive() == []
-    (letter,) = await gateway.processor.letters.find(OPERATOR, "g")
+    (letter,) = await gateway.processor.dead_letters.find(OPERATOR, "g")
     assert (letter.origin, letter.message.body) == ("t", b"bad")
     stream.cancel()
 
@@ -96,7 +96,7 @@ async def test_scenario_19_a_burial_whose_answer_was_lost_can_be_repeated(world:
     (message,) = await client.receive()
     answers = await asyncio.gather(*(bury(client, message) for _ in range(3)))
     assert Counter(answers) == {pb.Code.OK: 1, pb.Code.INVALID_RECEIPT_HANDLE: 2}
-    heaps = await gateway.processor.letters.heaps(OPERATOR, "g")
+    heaps = await gateway.processor.dead_letters.heaps(OPERATOR, "g")
     assert {topic: heap.count for topic, heap in heaps.items()} == {"t": 1}
 
 
@@ -126,14 +126,14 @@ async def test_scenario_19_a_redriven_message_comes_to_its_group_alone(world: An
     assert (await client.ack(changed.receipt_handle)).status.code == pb.Code.OK
     await gateway.pass_s(3600)
     assert await client.receive() == []
-    assert await gateway.processor.letters.heaps(OPERATOR, "g") == {}
+    assert await gateway.processor.dead_letters.heaps(OPERATOR, "g") == {}
 
 
 async def test_scenario_19_what_is_chosen_is_redriven_and_nothing_else(world: Any) -> None:
     gateway = await world.gateway()
     client = world.client(gateway)
     first, second, third = await buried(gateway, client, b"1", b"2", b"3")
-    letters = gateway.processor.letters
+    letters = gateway.processor.dead_letters
     dry = await letters.redrive(OPERATOR, "g", dry_run=True)
     assert [one.message_id for one in dry.moved] == [first, second, third]
     assert await client.receive() == []
@@ -152,17 +152,19 @@ async def test_scenario_19_what_dies_again_is_not_redriven_for_ever(world: Any) 
     await gateway.broker.create_group(GroupConfig("g", max_attempts=1))
     client = world.client(gateway)
     await buried(gateway, client, *(b"%d" % n for n in range(10)))
-    step = await gateway.processor.letters.redrive(OPERATOR, "g", limit=4)
+    step = await gateway.processor.dead_letters.redrive(OPERATOR, "g", limit=4)
     for message in await client.receive():
         assert await bury(client, message) == pb.Code.OK
     rest = 0
     while step.next is not None:
-        step = await gateway.processor.letters.redrive(
+        step = await gateway.processor.dead_letters.redrive(
             OPERATOR, "g", limit=4, start=step.next, until=step.until
         )
         rest += len(step.moved)
     assert rest == 6
-    assert sum(heap.count for heap in (await gateway.processor.letters.heaps(OPERATOR, "g")).values()) == 4
+    assert (
+        sum(heap.count for heap in (await gateway.processor.dead_letters.heaps(OPERATOR, "g")).values()) == 4
+    )
 
 
 @pytest.mark.parametrize("killed_after", [0, 1, 3, 7])
@@ -188,7 +190,7 @@ async def test_scenario_19_a_kill_in_the_middle_of_a_redrive_neither_loses_nor_d
         found.update(m.body for m in messages)
         assert (await client.ack(*(handle(m) for m in messages))).status.code == pb.Code.OK
     assert found == Counter(bodies)
-    assert await after.processor.letters.heaps(OPERATOR, "g") == {}
+    assert await after.processor.dead_letters.heaps(OPERATOR, "g") == {}
 
 
 async def test_scenario_19_a_dead_letter_whose_topic_is_gone_stays_and_is_told(world: Any) -> None:
@@ -200,4 +202,4 @@ async def test_scenario_19_a_dead_letter_whose_topic_is_gone_stays_and_is_told(w
     assert result.moved == []
     ((letter, error),) = result.refused
     assert (letter.message_id, error.sentence) == (message_id, "topic t does not exist")
-    assert len(await gateway.processor.letters.find(OPERATOR, "g")) == 1
+    assert len(await gateway.processor.dead_letters.find(OPERATOR, "g")) == 1

@@ -41,7 +41,7 @@ async def test_scenario_01_what_the_gateway_renewed_by_itself_outlives_it(
     (message,) = await client.receive(auto_renew=True)
     first = handle(message)
     await gateway.pass_s(55)  # a handler that takes longer than the consume timeout
-    (delivery,) = gateway.processor.renewing.holdings.holder("client-1").deliveries
+    (delivery,) = gateway.processor.auto_renewal.holdings.holder("client-1").deliveries
     await world.until(lambda: delivery.due_ms > (gateway.clock.monotonic() + 30) * 1000)
     (newest,) = delivery.newest.values()
     after = await world.crashed(gateway)
@@ -84,10 +84,10 @@ async def test_scenario_01_nothing_is_forgotten_before_the_store_has_the_acknowl
     gateway.arm("commit")
     answer = await client.ack(handle(message))
     assert answer.status.code == Code.HA_NOT_AVAILABLE
-    assert gateway.processor.renewing.holdings.held == 1
+    assert gateway.processor.auto_renewal.holdings.held == 1
     await gateway.pass_s(70)
     assert (await client.ack(handle(message))).status.code == Code.OK
-    assert gateway.processor.renewing.holdings.held == 0
+    assert gateway.processor.auto_renewal.holdings.held == 0
 
 
 async def test_scenario_04_an_acknowledgement_is_tried_again_while_the_store_is_in_trouble(

@@ -99,7 +99,7 @@ class PopHandler:
             queue_id=number(fields, "queueId", -1),
         )
         # Whatever its heartbeats say: it shares messages by itself.
-        self._processor.mapping.told(consumer_key(request.peer.client_id, group), Reading.NEUTRAL)
+        self._processor.mapped_groups.told(consumer_key(request.peer.client_id, group), Reading.NEUTRAL)
         origin = await self._brokers.origin(context)
         try:
             messages = await self._polls.wait(self._processor.receive(context, receive))
@@ -176,7 +176,9 @@ class PopHandler:
         """Whether there is something to pop; it may be waited for as in a pop."""
         fields = request.fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        looking = self._processor.noticing.anything(request.context, topic, group, self._wait_s(fields))
+        looking = self._processor.arrival_notices.anything(
+            request.context, topic, group, self._wait_s(fields)
+        )
         try:
             found = await self._polls.wait(looking)
         except TooManyRequests:
@@ -187,7 +189,7 @@ class PopHandler:
         """How many pops wait."""
         fields = request.fields
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        waiting = await self._processor.noticing.receivers(request.context, topic, group)
+        waiting = await self._processor.arrival_notices.receivers(request.context, topic, group)
         return request.answer({"pollingNum": str(waiting)})
 
     # -- inside -------------------------------------------------------------------------------

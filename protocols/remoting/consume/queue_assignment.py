@@ -24,7 +24,7 @@ class QueueAssignmentHandler:
 
     def __init__(self, house: DoorHouse, push_member: PushMember = nobody) -> None:
         self._processor = house.processor
-        self._assigning = house.processor.assigning
+        self._assigning = house.processor.queue_assignment
         self._push_member = push_member
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -51,7 +51,7 @@ class QueueAssignmentHandler:
         )
         if any(one.popped for one in assigned):
             # It asks before it pops, and is known as one that does from the beginning.
-            self._processor.mapping.told(consumer_key(asked.client_id, asked.group), Reading.NEUTRAL)
+            self._processor.mapped_groups.told(consumer_key(asked.client_id, asked.group), Reading.NEUTRAL)
         elif assigned:
             assigned = await self._all_where_mapped(request, asked, assigned)
         return request.answer(
@@ -67,7 +67,7 @@ class QueueAssignmentHandler:
         self, request: Request, asked: AssignmentQuery, assigned: list[AssignedQueue]
     ) -> list[AssignedQueue]:
         """The members of a mapped group share messages, and read all queues."""
-        mapping = self._processor.mapping
+        mapping = self._processor.mapped_groups
         if not mapping.may_map(asked.group) or self._push_member(request.peer, asked.group) is None:
             return assigned
         if not (await mapping.current(request.context, asked.group)).mapped:

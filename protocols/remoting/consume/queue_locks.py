@@ -34,7 +34,7 @@ class QueueLockHandler:
         named = [(one.topic, one.broker, one.queue_id) for one in locks.queues]
         held = await self._processor.classic.lock(request.context, locks.group, locks.client_id, named)
         # Before it is answered, and so before it pulls: it wants them in their order.
-        self._processor.mapping.told(consumer_key(locks.client_id, locks.group), Reading.TRUE_PULL)
+        self._processor.mapped_groups.told(consumer_key(locks.client_id, locks.group), Reading.TRUE_PULL)
         return request.answer(body=encode_locked(_queues(held)))
 
     async def unlock(self, request: Request) -> Command:

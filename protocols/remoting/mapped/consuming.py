@@ -76,7 +76,7 @@ class Mapped(Deciding):
         self._connections: dict[Peer, ConnectionHoldings] = {}
         self._index = PlaceIndex()
         self._ending = Ending(house.processor, house.clock, self._index)
-        house.ends.callback(self._closed, house.processor.reclaiming.after(self._ending.all_told))
+        house.ends.callback(self._closed, house.processor.retry_reclaimer.after(self._ending.all_told))
         self._renewing = Renewing(house.processor, house.clock, self._ending.settle)
         self._polls = Waits()
         self._returning = Returning(house, self._index, self._ending)

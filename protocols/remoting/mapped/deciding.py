@@ -42,7 +42,7 @@ class Deciding:
         self._clock = house.clock
         self._processor = house.processor
         self.members = members
-        self._groups = groups if groups is not None else house.processor.mapping
+        self._groups = groups if groups is not None else house.processor.mapped_groups
         self._beginnings = Beginnings(house)
         self.proofs = Proofs(self._groups, house.clock)
         self.seeks = Seeks(house.clock)

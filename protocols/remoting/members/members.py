@@ -91,7 +91,7 @@ class Members:
         self._push_member = push_member
         self._is_here = is_here
         self._behind = BrokersBehind(house)
-        house.ends.callback(self._processor.mapping.on_switch(lambda group, _: self.changed(group)))
+        house.ends.callback(self._processor.mapped_groups.on_switch(lambda group, _: self.changed(group)))
 
     def __repr__(self) -> str:
         return f"<Members changed {len(self._changed)}>"
@@ -126,7 +126,7 @@ class Members:
         The members of a mapped group share messages: each is told of itself alone, and reads all queues.
         """
         group = text(request.fields, "consumerGroup")
-        mapping = self._processor.mapping
+        mapping = self._processor.mapped_groups
         if mapping.may_map(group):
             member = self._push_member(request.peer, group)
             if member is not None and (await mapping.current(request.context, group)).mapped:

@@ -81,7 +81,7 @@ class Neighbours:
         client = self._asking.client(check_group(text(fields, "consumerGroup")), text(fields, "clientId"))
         if client is None:
             return _NOT_HERE
-        stack = partial(self._processor.asking.stack_of, client.client_id)
+        stack = partial(self._processor.client_queries.stack_of, client.client_id)
         return await self._asking.running_here(client, flag(fields, "jstackEnable"), "", stack)
 
     async def _consume(self, fields: Mapping[str, str]) -> BrokerAnswer:
@@ -93,7 +93,7 @@ class Neighbours:
             _, offset = decode_offset_message_id(text(fields, "msgId"))
         except ValueError as error:
             raise BadRequest("the field msgId is no id of a place") from error
-        message = await self._processor.asking.message_at(text(fields, "brokerName"), offset)
+        message = await self._processor.client_queries.message_at(text(fields, "brokerName"), offset)
         return await self._asking.consume_here(client, message)
 
     async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:

@@ -98,11 +98,11 @@ class ClientQueryHandler:
     async def running_info(self, request: Request) -> Command:
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
-        self._processor.relaying.admit(request.context, request.command.code, group=group)
+        self._processor.command_relay.admit(request.context, request.command.code, group=group)
         client = self.client(group, client_id)
         if client is None:
             return await self._asked_elsewhere(request, request.fields, group, client_id)
-        stack = partial(self._processor.asking.stack, request.context, client_id)
+        stack = partial(self._processor.client_queries.stack, request.context, client_id)
         address = self._address(request.context)
         return _answer(request, await self.running_here(client, flag(fields, "jstackEnable"), address, stack))
 
@@ -144,7 +144,7 @@ class ClientQueryHandler:
         """The message is looked up by its id, in the topic that is named, or those that the client reads."""
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
-        self._processor.relaying.admit(request.context, request.command.code, group=group)
+        self._processor.command_relay.admit(request.context, request.command.code, group=group)
         client = self.client(group, client_id)
         if client is None:
             return await self._consumed_elsewhere(request, group, client_id)
@@ -166,7 +166,7 @@ class ClientQueryHandler:
             )
         began = self._clock.monotonic()
         try:
-            verdict = await self._processor.asking.consume(client.client_id, client.group, message)
+            verdict = await self._processor.client_queries.consume(client.client_id, client.group, message)
             result, remark = _RESULTS[verdict]
         except GatewayError as error:
             result, remark = EXCEPTION, error.sentence
@@ -180,8 +180,8 @@ class ClientQueryHandler:
         """
         fields, context = request.fields, request.context
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
-        self._processor.relaying.admit(context, request.command.code, group=group)
-        if self._processor.relaying.shared:
+        self._processor.command_relay.admit(context, request.command.code, group=group)
+        if self._processor.command_relay.shared:
             found: list[Mapping[str, Mapping[MessageQueue, int]]] = [
                 *await self._behind.positions_in(context, fields, group)
             ]

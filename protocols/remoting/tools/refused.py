@@ -126,7 +126,7 @@ class RefusedCodes:
     """Serves what is served nowhere."""
 
     def __init__(self, house: DoorHouse) -> None:
-        self._relaying = house.processor.relaying
+        self._relaying = house.processor.command_relay
 
     def handlers(self) -> Mapping[int, Handler]:
         return dict.fromkeys(REASONS, self.refuse)

@@ -47,7 +47,7 @@ class BrokersBehind:
     """
 
     def __init__(self, house: DoorHouse) -> None:
-        self._relaying = house.processor.relaying
+        self._relaying = house.processor.command_relay
         self._processor = house.processor
         self._clock = house.clock
 

@@ -87,7 +87,7 @@ class Views:
 
     def __init__(self, house: DoorHouse) -> None:
         self._clock = house.clock
-        self._numbering = house.processor.numbering
+        self._numbering = house.processor.queue_numbering
         self._places = Places(house)
         self._brokers = Brokers(house)
         self._known: dict[str, View] = {}

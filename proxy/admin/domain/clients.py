@@ -43,7 +43,7 @@ class Clients:
     async def _stack(self, request: web.Request) -> web.Response:
         client = request.match_info["client"]
         (await read_object(request)).end()
-        stack = await self._processor.asking.stack(context_of(request), client)
+        stack = await self._processor.client_queries.stack(context_of(request), client)
         return web.json_response({"client_id": client, "stack": stack})
 
     async def _verify(self, request: web.Request) -> web.Response:
@@ -51,13 +51,15 @@ class Clients:
         group, topic = fields.required("group"), fields.required("topic")
         message_id = fields.required("message_id")
         fields.end()
-        verdict = await self._processor.asking.verify(context_of(request), client, group, topic, message_id)
+        verdict = await self._processor.client_queries.verify(
+            context_of(request), client, group, topic, message_id
+        )
         return web.json_response({"client_id": client, "message_id": message_id, "result": verdict.value})
 
     async def _reconnect(self, request: web.Request) -> web.Response:
         client = request.match_info["client"]
         (await read_object(request)).end()
-        self._processor.asking.reconnect(context_of(request), client)
+        self._processor.client_queries.reconnect(context_of(request), client)
         return web.json_response({"told": 1, "not_told": 0})
 
     async def _all(self, request: web.Request) -> web.Response:
@@ -67,5 +69,5 @@ class Clients:
         fields.end()
         if whom != "all":
             raise BadRequest(f"reconnect is {shown(whom)}, it must be all")
-        told, not_told = self._processor.asking.reconnect_all(context_of(request))
+        told, not_told = self._processor.client_queries.reconnect_all(context_of(request))
         return web.json_response({"told": told, "not_told": not_told})

@@ -19,7 +19,7 @@ _MOST_BODY_BYTES = 16 << 20
 
 class DeadLetterRoutes:
     def __init__(self, processor: MessagingProcessor) -> None:
-        self._letters = processor.letters
+        self._letters = processor.dead_letters
 
     def routes(self) -> list[web.RouteDef]:
         return [

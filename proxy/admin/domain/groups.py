@@ -49,9 +49,9 @@ class Groups:
         context, name = context_of(request), request.match_info["group"]
         config = await self._processor.metadata.group(context, name)
         try:
-            choice = await self._processor.mapping.judge(context, name, action=Action.GET)
+            choice = await self._processor.mapped_groups.judge(context, name, action=Action.GET)
         except IllegalGroup:  # it is there all the same: a group of the cluster's own
-            choice = self._processor.mapping.choice(name)
+            choice = self._processor.mapped_groups.choice(name)
         told = {
             **group_out(config),
             "clients": len(self._processor.clients.consumers_of(name)),

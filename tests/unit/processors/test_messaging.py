@@ -287,7 +287,7 @@ async def test_scenario_03_what_was_not_delivered_is_there_again_at_once_and_no_
     messages = await processor.receive(context, replace(AT_ONCE, auto_renew=True))
     await processor.give_back(context, "orders", "readers", messages[1:])
     assert broker.asked("give_back") == [[messages[1].receipt]]
-    assert processor.renewing.holdings.held == 1
+    assert processor.auto_renewal.holdings.held == 1
     assert observer.of("returned") == [("orders", "readers", 1)]
     (again,) = await processor.receive(context, AT_ONCE)
     assert again.attempt == 1

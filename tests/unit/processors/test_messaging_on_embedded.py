@@ -121,8 +121,8 @@ async def test_scenario_01_a_renewed_message_is_finished_with_its_first_handle_t
 
 
 async def _is_renewed(processor: MessagingProcessor) -> bool:
-    due = processor.renewing.holdings.next_renewal_ms()
-    return due is not None and due > processor.renewing.now_ms() + 40_000
+    due = processor.auto_renewal.holdings.next_renewal_ms()
+    return due is not None and due > processor.auto_renewal.now_ms() + 40_000
 
 
 async def test_a_client_that_says_good_bye_passes_its_messages_on_at_once(

@@ -226,7 +226,7 @@ async def test_gateways_that_share_a_broker_ask_each_other_about_their_clients(
     folder = tmp_path_factory.mktemp("s")
     doors = {"listen": ("grpc://127.0.0.1:0",), "admin": "off"}
     alone = build(Settings(data=folder / "c", **doors))
-    assert not alone.processor.relaying.shared
+    assert not alone.processor.command_relay.shared
     host = build(Settings(data=folder / "a", share_broker=f"unix:{folder}/s", **doors))
     guest = build(Settings(data=folder / "b", broker=f"popgate+unix:{folder}/s", **doors))
     await host.start()
@@ -235,7 +235,7 @@ async def test_gateways_that_share_a_broker_ask_each_other_about_their_clients(
         for place, gateway in enumerate((host, guest)):
             gateway.processor.clients.register(FakeClient(f"c{place}", group="readers"))
         for gateway in (host, guest):
-            relayed = await gateway.processor.relaying.relay(
+            relayed = await gateway.processor.command_relay.relay(
                 Context(), RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "readers"}
             )
             told = [ConsumerConnection.decode(one.body) for one in relayed.answers.values()]
@@ -243,7 +243,7 @@ async def test_gateways_that_share_a_broker_ask_each_other_about_their_clients(
             assert not relayed.failures
         # The host knows by now whose client it is.
         running = {"consumerGroup": "readers", "clientId": "c1"}
-        relayed = await host.processor.relaying.relay(
+        relayed = await host.processor.command_relay.relay(
             Context(), RequestCode.GET_CONSUMER_RUNNING_INFO, running
         )
         assert [one.code for one in relayed.answers.values()] == [

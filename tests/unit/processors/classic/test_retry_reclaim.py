@@ -106,9 +106,9 @@ class House:
     async def fall_back(self) -> Any:
         """A group that is mapped, then a member joins that comes from elsewhere."""
         client = self.join()
-        self.processor.mapping.told(client.key, CONCURRENT)
+        self.processor.mapped_groups.told(client.key, CONCURRENT)
         await self.pass_s(2)
-        assert self.processor.mapping.is_mapped("readers")
+        assert self.processor.mapped_groups.is_mapped("readers")
         assert self.steps() == []
         self.cluster.elsewhere = [GroupMember("direct", False, UNKNOWN)]
         self.processor.clients.members_changed("readers")
@@ -150,7 +150,7 @@ async def test_the_first_classic_consumer_gets_what_came_back_and_then_it_is_loo
     house.processor.clients.unregister("two readers")
     await house.pass_s(120)
     assert house.steps() == []
-    assert len(house.processor.reclaiming) == 0
+    assert len(house.processor.retry_reclaimer) == 0
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_group_that_falls_back_gets_what_it_held_before_its_positions_ar
     house.cluster.waits = asyncio.Event()
     await house.fall_back()
     await house.pass_s(0.4)
-    assert not house.processor.mapping.is_mapped("readers")
+    assert not house.processor.mapped_groups.is_mapped("readers")
     told = asyncio.ensure_future(house.processor.offsets.committed(CONTEXT, "readers", "orders", "fake", 0))
     await house.pass_s(0.4)
     assert house.cluster.steps
@@ -216,9 +216,9 @@ async def test_a_mapped_group_and_one_that_may_be_about_to_be_are_left_alone(hou
     client = house.join()
     await house.pass_s(60)
     assert house.cluster.steps == []
-    house.processor.mapping.told(client.key, CONCURRENT)
+    house.processor.mapped_groups.told(client.key, CONCURRENT)
     await house.pass_s(60)
-    assert house.processor.mapping.is_mapped("readers")
+    assert house.processor.mapped_groups.is_mapped("readers")
     assert house.cluster.steps == []
 
 
@@ -242,7 +242,7 @@ async def test_what_fails_is_tried_again(house: House) -> None:
     house.cluster.steps.clear()
     await house.pass_s(30)
     assert house.steps()[0] == ("orders", True)
-    assert house.processor.reclaiming.moved == 3
+    assert house.processor.retry_reclaimer.moved == 3
 
 
 async def test_a_topic_that_is_gone_keeps_no_other_back(house: House) -> None:
@@ -250,7 +250,7 @@ async def test_a_topic_that_is_gone_keeps_no_other_back(house: House) -> None:
     house.join(topics=frozenset({"gone", "orders"}))
     await house.pass_s()
     assert house.steps() == [("orders", True)]
-    assert house.processor.reclaiming.moved == 1
+    assert house.processor.retry_reclaimer.moved == 1
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ async def test_a_processor_that_stops_finishes_what_it_moves(house: House) -> No
     house.cluster.kept_topics.pop(RETRIES)
     house.join()
     await house.pass_s()
-    stopping = asyncio.ensure_future(house.processor.reclaiming.stop())
+    stopping = asyncio.ensure_future(house.processor.retry_reclaimer.stop())
     await house.turn()
     assert not stopping.done()
     house.cluster.waits.set()
@@ -364,7 +364,7 @@ async def test_a_processor_that_stops_begins_with_no_more_groups(
         house.processor.clients.register(make_client("c", group=f"g{number}", key=f"c g{number}", **more))
     await house.pass_s(2)
     begun = len(asked)
-    stopping = asyncio.ensure_future(house.processor.reclaiming.stop())
+    stopping = asyncio.ensure_future(house.processor.retry_reclaimer.stop())
     await house.turn()
     go_on.set()
     await stopping
@@ -388,7 +388,7 @@ async def test_who_joins_while_all_others_are_gone_is_not_forgotten(
         await given_back.wait()
 
     monkeypatch.setattr(house.cluster, "members", members)
-    house.processor.reclaiming.after(give_back)
+    house.processor.retry_reclaimer.after(give_back)
     more = {"kind": ClientKind.PUSH_CONSUMER, "reading": UNKNOWN, "topics": frozenset({"orders"})}
     house.processor.clients.register(make_client("c", group="other", key="c other", **more))
     await house.turn()
@@ -400,5 +400,5 @@ async def test_who_joins_while_all_others_are_gone_is_not_forgotten(
     house.join("late")
     given_back.set()
     await house.pass_s(60)
-    assert len(house.processor.reclaiming) == 2
+    assert len(house.processor.retry_reclaimer) == 2
     assert house.steps()

@@ -38,7 +38,7 @@ async def asked(client: Any) -> Any:
 
 
 async def test_a_client_tells_its_stack(processor: MessagingProcessor, reader: Any, context: Context) -> None:
-    asking = asyncio.ensure_future(processor.asking.stack(context, "reader"))
+    asking = asyncio.ensure_future(processor.client_queries.stack(context, "reader"))
     question = await asked(reader)
     assert isinstance(question, StackQuestion)
     question.answered("main: waiting")
@@ -51,7 +51,7 @@ async def test_a_stored_message_is_consumed_and_nothing_is_taken(
 ) -> None:
     await processor.send(context, [message])
     asking = asyncio.ensure_future(
-        processor.asking.verify(context, "reader", "readers", "orders", message.message_id)
+        processor.client_queries.verify(context, "reader", "readers", "orders", message.message_id)
     )
     question = await asked(reader)
     assert isinstance(question, VerifyQuestion)
@@ -63,7 +63,7 @@ async def test_a_stored_message_is_consumed_and_nothing_is_taken(
 async def test_who_does_not_answer_in_time_is_told_of(
     processor: MessagingProcessor, reader: Any, context: Context, clock: MovableClock
 ) -> None:
-    asking = asyncio.ensure_future(processor.asking.stack(context, "reader"))
+    asking = asyncio.ensure_future(processor.client_queries.stack(context, "reader"))
     question = await asked(reader)
     clock.advance(ANSWER_S - 0.01)
     await asyncio.sleep(0)
@@ -73,33 +73,33 @@ async def test_who_does_not_answer_in_time_is_told_of(
         await asking
     assert question.settled
     question.failed(ClientNotFound("reader"))
-    assert repr(processor.asking) == "<ClientQueries open 0>"
+    assert repr(processor.client_queries) == "<ClientQueries open 0>"
 
 
 async def test_an_asker_that_leaves_withdraws_its_question(
     processor: MessagingProcessor, reader: Any, context: Context
 ) -> None:
-    asking = asyncio.ensure_future(processor.asking.stack(context, "reader"))
+    asking = asyncio.ensure_future(processor.client_queries.stack(context, "reader"))
     question = await asked(reader)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert question.settled
-    assert repr(processor.asking) == "<ClientQueries open 0>"
+    assert repr(processor.client_queries) == "<ClientQueries open 0>"
 
 
 async def test_who_is_not_there_cannot_be_asked(
     processor: MessagingProcessor, reader: Any, context: Context
 ) -> None:
     with pytest.raises(ClientNotFound) as unknown:
-        await processor.asking.stack(context, "nobody")
+        await processor.client_queries.stack(context, "nobody")
     assert unknown.value.fault is Fault.CLIENT_NOT_FOUND
     reader.alive = False
     with pytest.raises(BadRequest) as gone:
-        await processor.asking.stack(context, "reader")
+        await processor.client_queries.stack(context, "reader")
     assert gone.value.fault is Fault.PRECONDITION_FAILED
     with pytest.raises(BadRequest):
-        processor.asking.reconnect(context, "reader")
+        processor.client_queries.reconnect(context, "reader")
 
 
 async def test_a_client_that_reads_nothing_is_not_asked(
@@ -107,9 +107,9 @@ async def test_a_client_that_reads_nothing_is_not_asked(
 ) -> None:
     reader.full = True
     with pytest.raises(TooManyRequests):
-        await processor.asking.stack(context, "reader")
+        await processor.client_queries.stack(context, "reader")
     with pytest.raises(TooManyRequests):
-        processor.asking.reconnect(context, "reader")
+        processor.client_queries.reconnect(context, "reader")
 
 
 async def test_questions_have_a_bound(
@@ -139,12 +139,12 @@ async def test_only_consumers_of_the_group_consume_and_only_what_is_there(
     await processor.send(context, [message])
     processor.clients.register(make_client("producer", kind=ClientKind.PRODUCER))
     with pytest.raises(BadRequest, match="is of consumer group readers"):
-        await processor.asking.verify(context, "reader", "others", "orders", message.message_id)
+        await processor.client_queries.verify(context, "reader", "others", "orders", message.message_id)
     with pytest.raises(BadRequest, match="is no consumer"):
-        await processor.asking.verify(context, "producer", "readers", "orders", message.message_id)
+        await processor.client_queries.verify(context, "producer", "readers", "orders", message.message_id)
     broker.messages["orders"].clear()
     with pytest.raises(NotFound, match="has no message with the id"):
-        await processor.asking.verify(context, "reader", "readers", "orders", "nothing")
+        await processor.client_queries.verify(context, "reader", "readers", "orders", "nothing")
     assert reader.questions == []
 
 
@@ -154,6 +154,6 @@ async def test_all_connected_clients_are_told_to_reconnect(
     slow, gone = make_client("slow", full=True), make_client("gone", alive=False)
     processor.clients.register(slow)
     processor.clients.register(gone)
-    assert processor.asking.reconnect_all(context) == (1, 1)
-    processor.asking.reconnect(context, "reader")
+    assert processor.client_queries.reconnect_all(context) == (1, 1)
+    processor.client_queries.reconnect(context, "reader")
     assert (reader.reconnects, slow.reconnects, gone.reconnects) == (2, 0, 0)

@@ -71,7 +71,7 @@ async def test_the_older_handle_of_the_client_finishes_a_renewed_message(
     assert receipt not in broker.in_hand
     assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
     assert broker.in_hand == {}
-    assert processor.renewing.holdings.held == 0
+    assert processor.auto_renewal.holdings.held == 0
 
 
 async def test_what_is_finished_is_not_renewed(
@@ -109,7 +109,7 @@ async def test_scenario_01_what_may_be_finished_elsewhere_is_renewed_only_where_
     if ordered or checked:
         await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     else:
-        await until(lambda: processor.renewing.holdings.held == 0, turn=settle, pause_s=0.0)
+        await until(lambda: processor.auto_renewal.holdings.held == 0, turn=settle, pause_s=0.0)
         assert broker.asked("change_invisible") == []
 
 
@@ -127,7 +127,7 @@ async def test_scenario_02_renewing_ends_after_three_hours(
         await settle()
     latest = max(message.invisible_until_ms for message in broker.in_hand.values())
     assert 10_790_000 <= latest - 1_700_000_000_000 <= 10_800_000
-    assert processor.renewing.holdings.held == 0
+    assert processor.auto_renewal.holdings.held == 0
 
 
 @pytest.mark.parametrize("how", ["stream ended", "unknown"])
@@ -147,7 +147,7 @@ async def test_a_client_that_is_not_there_keeps_nothing_alive(
     clock.advance(55)
     await settle()
     assert broker.asked("change_invisible") == []
-    assert processor.renewing.holdings.held == 0
+    assert processor.auto_renewal.holdings.held == 0
 
 
 async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
@@ -167,7 +167,7 @@ async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
     clock.advance(2)
     await until(lambda: len(broker.asked("change_invisible")) == 2, turn=settle, pause_s=0.0)
     assert ("renew", Fault.BROKER_UNAVAILABLE) in observer.of("failed")
-    assert processor.renewing.holdings.held == 1
+    assert processor.auto_renewal.holdings.held == 1
 
 
 async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal(
@@ -181,7 +181,7 @@ async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal
     await popped(processor, context)
     broker.in_hand.clear()
     clock.advance(51)
-    await until(lambda: processor.renewing.holdings.held == 0, turn=settle, pause_s=0.0)
+    await until(lambda: processor.auto_renewal.holdings.held == 0, turn=settle, pause_s=0.0)
 
 
 async def test_a_message_being_finished_is_not_renewed_under_its_hands(
@@ -219,10 +219,10 @@ async def test_scenario_01_an_acknowledgement_with_unknown_outcome_keeps_the_han
         clock.advance(1)
     with pytest.raises(BrokerTimeout):
         await ack
-    assert processor.renewing.holdings.held == 1
+    assert processor.auto_renewal.holdings.held == 1
     broker.failure = None
     assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
-    assert processor.renewing.holdings.held == 0
+    assert processor.auto_renewal.holdings.held == 0
 
 
 async def test_scenario_19_a_dead_letter_ends_the_renewal(
@@ -260,7 +260,7 @@ async def test_a_client_without_stream_is_renewed_while_it_shows_that_it_is_ther
         await settle()
     clock.advance(6)
     await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
-    assert processor.renewing.holdings.held == 1
+    assert processor.auto_renewal.holdings.held == 1
     if proof == "poll":
         poll.cancel()
 
@@ -271,7 +271,7 @@ async def test_a_consumer_that_renews_itself_is_not_followed(
     await processor.send(context, [Message("orders", b"b", message_id="m")])
     request = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
     assert len(await processor.receive(context, request)) == 1
-    assert processor.renewing.holdings.held == 0
+    assert processor.auto_renewal.holdings.held == 0
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
@@ -370,4 +370,4 @@ async def test_scenario_02_what_may_have_been_lost_with_its_connection_is_not_re
     for _ in range(5):
         await settle()
     assert bool(broker.asked("change_invisible")) is used
-    assert processor.renewing.holdings.held == used
+    assert processor.auto_renewal.holdings.held == used

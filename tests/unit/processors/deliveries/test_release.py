@@ -237,4 +237,4 @@ async def test_stopping_ends_renewals_and_graces(
     clock.advance(100)
     await settle()
     assert broker.asked("change_invisible") == []
-    assert "tasks 0" in repr(processor.renewing)
+    assert "tasks 0" in repr(processor.auto_renewal)

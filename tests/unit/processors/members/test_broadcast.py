@@ -163,7 +163,7 @@ async def test_a_client_that_stays_away_is_forgotten_and_one_that_polls_is_not(
     for _ in range(16):
         clock.advance(300)
         await bodies(one, ANN)
-        await one.broadcasting.sweep()  # those that time brought may have found it before
+        await one.broadcast_groups.sweep()  # those that time brought may have found it before
     assert [member.client_id for member in await one.metadata.members(Context(), "screens")] == ["ann@1"]
     await say(one, b"rain")
     assert await bodies(one, ANN) == [b"rain"]
@@ -176,11 +176,11 @@ async def test_a_wall_clock_that_jumps_costs_nobody_its_cursor(
     assert await bodies(one, ANN) == []
     await say(one, b"rain")
     clock.set_wall(clock.now_ms() + 86_400_000)
-    await one.broadcasting.sweep()
+    await one.broadcast_groups.sweep()
     for _ in range(16):
         assert await bodies(one, ANN, ELSEWHERE) == []
         clock.advance(300)
-        await one.broadcasting.sweep()
+        await one.broadcast_groups.sweep()
     assert await bodies(one, ANN) == [b"rain"]
 
 
@@ -191,7 +191,7 @@ async def test_clients_find_their_cursors_when_the_gateway_was_away_for_longer_t
     await one.stop()
     await say(other, b"rain")
     clock.advance(86_400)
-    await other.broadcasting.sweep()
+    await other.broadcast_groups.sweep()
     assert await bodies(other, ANN) == [b"rain"]
 
 
@@ -224,7 +224,7 @@ async def test_a_forgotten_client_of_another_replica_joins_anew(
     one: MessagingProcessor, other: MessagingProcessor
 ) -> None:
     assert await bodies(one, ANN) == []
-    await other.broadcasting.forget("screens")
+    await other.broadcast_groups.forget("screens")
     with pytest.raises(GroupNotFound, match="consumer group screens does not exist"):
         await one.receive(ANN, ASKED)
     assert await bodies(one, ANN) == []
@@ -293,7 +293,7 @@ async def test_who_has_not_received_has_no_position_also_where_groups_are_not_ma
 async def test_a_dry_run_of_a_redrive_is_refused_as_the_redrive_itself(one: MessagingProcessor) -> None:
     for dry_run in (True, False):
         with pytest.raises(Unsupported, match="broadcast group"):
-            await one.letters.redrive(Context(), "screens", dry_run=dry_run)
+            await one.dead_letters.redrive(Context(), "screens", dry_run=dry_run)
 
 
 async def test_a_long_name_is_refused(one: MessagingProcessor) -> None:

@@ -142,4 +142,4 @@ async def test_a_broker_that_knows_no_clients_is_told_nothing(
     client = make_client("c", group="g")
     processor.clients.register(client)
     processor.clients.unregister("c")
-    assert "not wanted" in repr(processor._registering)
+    assert "not wanted" in repr(processor._registration)

@@ -78,7 +78,7 @@ class House:
         self.processor = processor
         self.clock = clock
         self.make_client = make_client
-        self.mapping: MappedGroups = processor.mapping
+        self.mapping: MappedGroups = processor.mapped_groups
         self.switches: list[tuple[str, bool]] = []
         self.mapping.on_switch(lambda group, mapped: self.switches.append((group, mapped)))
 
@@ -384,8 +384,8 @@ async def test_facts_about_nobody_are_bounded(house: House) -> None:
 async def test_a_gateway_that_maps_nothing_remembers_nothing(cluster: Any, clock: MovableClock) -> None:
     processor = MessagingProcessor(cluster, clock=clock)
     await processor.start()
-    processor.mapping.told("one readers", PULL)
-    assert "facts 0" in repr(processor.mapping)
+    processor.mapped_groups.told("one readers", PULL)
+    assert "facts 0" in repr(processor.mapped_groups)
     await processor.stop()
 
 
@@ -420,9 +420,9 @@ async def test_who_may_not_read_the_group_is_told_nothing(cluster: Any, clock: M
     policies = Policies(authorizer=Nobody())
     processor = MessagingProcessor(cluster, clock=clock, limits=NAMED, policies=policies)
     with pytest.raises(Forbidden):
-        await processor.mapping.judge(CONTEXT, "readers")
+        await processor.mapped_groups.judge(CONTEXT, "readers")
     with pytest.raises(IllegalGroup):
-        await processor.mapping.judge(CONTEXT, "no group")
+        await processor.mapped_groups.judge(CONTEXT, "no group")
 
 
 async def test_who_may_only_look_at_a_group_is_told_how_it_reads(cluster: Any, clock: MovableClock) -> None:
@@ -433,5 +433,5 @@ async def test_who_may_only_look_at_a_group_is_told_how_it_reads(cluster: Any, c
     policies = Policies(authorizer=Looking())
     processor = MessagingProcessor(cluster, clock=clock, limits=NAMED, policies=policies)
     with pytest.raises(Forbidden):
-        await processor.mapping.judge(CONTEXT, "readers")
-    assert not (await processor.mapping.judge(CONTEXT, "readers", action=Action.GET)).mapped
+        await processor.mapped_groups.judge(CONTEXT, "readers")
+    assert not (await processor.mapped_groups.judge(CONTEXT, "readers", action=Action.GET)).mapped

@@ -34,7 +34,7 @@ async def reader(client: Any) -> Any:
 
 
 async def test_a_client_is_asked_for_its_stack_and_its_answer_is_told(gateway: Any, reader: Any) -> None:
-    asking = asyncio.ensure_future(gateway.processor.asking.stack(ADMIN, "client-1"))
+    asking = asyncio.ensure_future(gateway.processor.client_queries.stack(ADMIN, "client-1"))
     nonce = (await command(reader)).print_thread_stack_trace_command.nonce
     assert nonce.isdigit()
     for other in ("", "x", nonce + "0"):
@@ -66,13 +66,13 @@ async def test_a_client_that_refuses_is_told_of_with_its_code(
 ) -> None:
     status = pb.Status(code=code, message="cannot do that")
     if what == "stack":
-        asking = asyncio.ensure_future(gateway.processor.asking.stack(ADMIN, "client-1"))
+        asking = asyncio.ensure_future(gateway.processor.client_queries.stack(ADMIN, "client-1"))
         nonce = (await command(reader)).print_thread_stack_trace_command.nonce
         answer = rpc.TelemetryCommand(status=status, thread_stack_trace=rpc.ThreadStackTrace(nonce=nonce))
     else:
         entry = await client.send_one()
         asking = asyncio.ensure_future(
-            gateway.processor.asking.verify(ADMIN, "client-1", "g", "t", entry.message_id)
+            gateway.processor.client_queries.verify(ADMIN, "client-1", "g", "t", entry.message_id)
         )
         nonce = (await command(reader)).verify_message_command.nonce
         answer = rpc.TelemetryCommand(
@@ -98,7 +98,7 @@ async def test_a_client_is_made_to_consume_a_message_that_nobody_takes(
 ) -> None:
     entry = await client.send_one(body=b"once more", tag="A", properties={"k": "v"})
     asking = asyncio.ensure_future(
-        gateway.processor.asking.verify(ADMIN, "client-1", "g", "t", entry.message_id)
+        gateway.processor.client_queries.verify(ADMIN, "client-1", "g", "t", entry.message_id)
     )
     asked = (await command(reader)).verify_message_command
     message = asked.message
@@ -121,7 +121,7 @@ async def test_a_client_may_send_the_question_back_with_its_status(
     """Node.js says so that it does not consume on demand."""
     entry = await client.send_one()
     asking = asyncio.ensure_future(
-        gateway.processor.asking.verify(ADMIN, "client-1", "g", "t", entry.message_id)
+        gateway.processor.client_queries.verify(ADMIN, "client-1", "g", "t", entry.message_id)
     )
     nonce = (await command(reader)).verify_message_command.nonce
     back = rpc.VerifyMessageCommand(nonce=nonce)
@@ -132,19 +132,19 @@ async def test_a_client_may_send_the_question_back_with_its_status(
 
 
 async def test_a_client_that_leaves_fails_its_questions_at_once(gateway: Any, reader: Any, town: Any) -> None:
-    asking = asyncio.ensure_future(gateway.processor.asking.stack(ADMIN, "client-1"))
+    asking = asyncio.ensure_future(gateway.processor.client_queries.stack(ADMIN, "client-1"))
     assert (await command(reader)).WhichOneof("command") == "print_thread_stack_trace_command"
     reader.cancel()
     with pytest.raises(ClientNotFound, match="left before it answered"):
         await asyncio.wait_for(asking, 60)
     with pytest.raises(BadRequest, match="has no open stream"):
-        await gateway.processor.asking.stack(ADMIN, "client-1")
+        await gateway.processor.client_queries.stack(ADMIN, "client-1")
 
 
 async def test_a_client_that_does_not_answer_has_few_questions_until_they_are_over(
     gateway: Any, reader: Any
 ) -> None:
-    ask = gateway.processor.asking.stack
+    ask = gateway.processor.client_queries.stack
     asking = [asyncio.ensure_future(ask(ADMIN, "client-1")) for _ in range(20)]
     async with asyncio.timeout(60):
         while sum(one.done() for one in asking) < 4:
@@ -178,7 +178,7 @@ async def test_what_was_asked_is_forgotten_when_nobody_waits_for_the_answer() ->
 
 
 async def test_a_stack_without_end_is_cut(gateway: Any, reader: Any) -> None:
-    asking = asyncio.ensure_future(gateway.processor.asking.stack(ADMIN, "client-1"))
+    asking = asyncio.ensure_future(gateway.processor.client_queries.stack(ADMIN, "client-1"))
     nonce = (await command(reader)).print_thread_stack_trace_command.nonce
     trace = rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace="x" * 3_000_000)
     await reader.write(rpc.TelemetryCommand(status=pb.Status(code=Code.OK), thread_stack_trace=trace))
@@ -186,8 +186,8 @@ async def test_a_stack_without_end_is_cut(gateway: Any, reader: Any) -> None:
 
 
 async def test_clients_are_told_to_reconnect(gateway: Any, reader: Any) -> None:
-    gateway.processor.asking.reconnect(ADMIN, "client-1")
-    assert gateway.processor.asking.reconnect_all(ADMIN) == (1, 0)
+    gateway.processor.client_queries.reconnect(ADMIN, "client-1")
+    assert gateway.processor.client_queries.reconnect_all(ADMIN) == (1, 0)
     nonces = [(await command(reader)).reconnect_endpoints_command.nonce for _ in range(2)]
     assert len(set(nonces)) == 2
     assert all(nonce.isdigit() for nonce in nonces)

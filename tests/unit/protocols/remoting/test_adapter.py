@@ -97,7 +97,7 @@ async def test_numbers_of_brokers_are_asked_for_before_it_listens(
     async def prime() -> None:
         listening.append(adapter.addresses)
 
-    monkeypatch.setattr(stage.processor.numbering, "prime", prime)
+    monkeypatch.setattr(stage.processor.queue_numbering, "prime", prime)
     await adapter.start()
     await adapter.stop()
     assert listening == [[]]
@@ -127,7 +127,7 @@ async def test_it_serves_and_drains(house: House, tmp_path: Path) -> None:
 def listeners_of(processor: Any) -> list[object]:
     """What a processor tells something to."""
     latest = processor.clients.on_members, processor.classic._reply_handlers
-    many = processor.mapping._told, processor.reclaiming._first, processor.door_figures._doors
+    many = processor.mapped_groups._told, processor.retry_reclaimer._first, processor.door_figures._doors
     many = *many, processor.offsets.on_reset._here
     return [*(one.now for one in latest), *(told for listeners in many for told in listeners)]
 
@@ -152,7 +152,7 @@ async def test_a_processor_forgets_a_door_that_could_not_be_opened(
     async def prime() -> None:
         raise OSError("not now")
 
-    monkeypatch.setattr(stage.processor.numbering, "prime", prime)
+    monkeypatch.setattr(stage.processor.queue_numbering, "prime", prime)
     before = listeners_of(stage.processor)
     adapter = made("remoting://127.0.0.1:0", house)
     with pytest.raises(OSError, match="not now"):

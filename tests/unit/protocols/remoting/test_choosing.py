@@ -38,7 +38,7 @@ class House:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.mapping = stage.processor.mapping
+        self.mapping = stage.processor.mapped_groups
         self.heartbeats = Heartbeats(stage.house)
         self.rooms = (
             self.heartbeats,

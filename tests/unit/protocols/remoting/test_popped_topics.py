@@ -38,4 +38,4 @@ async def test_what_they_hold_stays_theirs_when_the_first_of_them_comes_back(
     await caller.ok(RequestCode.HEART_BEAT, body=HeartbeatData("client@9", (), (told,)).encode())
     for _ in range(10):
         await stage.pass_s(0.5)
-    assert stage.processor.reclaiming.moved == (0 if popped else 1)
+    assert stage.processor.retry_reclaimer.moved == (0 if popped else 1)

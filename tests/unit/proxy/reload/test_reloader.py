@@ -88,10 +88,10 @@ async def test_limits_count_in_every_part_that_has_them(app: App, reload: Change
     assert {name: getattr(processor.budgets, name) for name in budgets} == budgets
     clients = processor.clients
     assert (clients.max_clients, clients.max_topics, clients.expiry_s) == (5, 7, 8)
-    holdings = processor.renewing.holdings
+    holdings = processor.auto_renewal.holdings
     assert (holdings.max_clients, holdings.max_held) == (5, 6)
-    assert processor.renewing.releasing.grace_s == 9
-    assert (processor.broadcasting.expiry_s, processor.broadcasting.max_members) == (61, 62)
+    assert processor.auto_renewal.releasing.grace_s == 9
+    assert (processor.broadcast_groups.expiry_s, processor.broadcast_groups.max_members) == (61, 62)
     assert (processor.limits.new_topic_queues, processor.limits.new_group.max_attempts) == (3, 4)
 
 
@@ -469,7 +469,7 @@ async def test_who_was_accepted_by_a_listener_that_is_taken_back_is_served_on(
             raise OSError("the broker is away")
 
     monkeypatch.setattr(listeners_module, "make_adapter", noted)
-    monkeypatch.setattr(type(app.processor.numbering), "prime", dial_and_fail)
+    monkeypatch.setattr(type(app.processor.queue_numbering), "prime", dial_and_fail)
     if fails == "settings":
 
         def adjust_fails_once(*_: object) -> None:

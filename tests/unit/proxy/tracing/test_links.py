@@ -266,7 +266,7 @@ async def test_a_pull_that_found_messages_has_a_span(house: House) -> None:
 async def test_a_renewal_by_the_gateway_has_a_span(house: House) -> None:
     await house.send()
     message = await house.receive(auto_renew=True)
-    renewing = house.processor.renewing
+    renewing = house.processor.auto_renewal
     delivery = renewing.holdings.find("orders", "billing", message.receipt)
     assert delivery is not None
     await renewing._renew_one(delivery, 1_000_000)
@@ -297,7 +297,7 @@ async def test_a_message_that_dies_of_its_last_attempt_and_is_redriven(house: Ho
     told = dict(house.span("dead_letter orders").attributes or {})
     assert told["messaging.message.id"] == "id-1"
     assert told["messaging.consumer.group.name"] == "billing"
-    moved = await house.processor.letters.redrive(CLIENT, "billing")
+    moved = await house.processor.dead_letters.redrive(CLIENT, "billing")
     assert [one.message_id for one in moved.moved] == ["id-1"]
     assert house.links("redrive %DLQ%billing") == [LINK]
     # Its copy lies in the group's retry topic, from which another replica finds its context as well.
@@ -318,5 +318,5 @@ async def test_what_a_client_gives_up_is_told_once(house: House) -> None:
 
 async def test_a_refused_redrive_is_told(house: House) -> None:
     with pytest.raises(NotFound):
-        await house.processor.letters.redrive(CLIENT, "billing", message_ids=["none"])
+        await house.processor.dead_letters.redrive(CLIENT, "billing", message_ids=["none"])
     assert not [one for one in house.exporter.get_finished_spans() if one.name.startswith("redrive")]

@@ -336,7 +336,7 @@ async def test_a_client_consumes_a_message_for_an_operator_in_its_own_words(
     stream = await one.introduce(one.client.subscribing())
     entry = (await one.send(b"once more")).entries[0]
     asking = asyncio.ensure_future(
-        gateway.processor.asking.verify(ADMIN, "client-0", "a%g", "a%t", entry.message_id)
+        gateway.processor.client_queries.verify(ADMIN, "client-0", "a%g", "a%t", entry.message_id)
     )
     asked = (await asyncio.wait_for(stream.read(), 60)).verify_message_command
     assert asked.message.topic == one.resource("t")

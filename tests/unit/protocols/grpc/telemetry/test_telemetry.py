@@ -462,7 +462,7 @@ async def test_a_drain_leaves_streams_alone_until_its_end_where_others_serve(
     drain = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 8))
     await gateway.pass_s(5)
     asking = asyncio.ensure_future(
-        gateway.processor.asking.stack(Context(client_id="admin", door="admin"), "client-1")
+        gateway.processor.client_queries.stack(Context(client_id="admin", door="admin"), "client-1")
     )
     command = await asyncio.wait_for(stream.read(), 60)
     nonce = command.print_thread_stack_trace_command.nonce

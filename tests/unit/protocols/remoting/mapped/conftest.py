@@ -51,7 +51,7 @@ class Door:
         return client
 
     async def until_mapped(self, mapped: bool = True) -> None:
-        groups = self.stage.processor.mapping
+        groups = self.stage.processor.mapped_groups
 
         async def look() -> bool:
             if groups.is_mapped(GROUP) is mapped:

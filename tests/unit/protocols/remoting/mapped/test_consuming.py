@@ -47,7 +47,7 @@ async def until_done(stage: Stage, position: int) -> None:
 
 async def test_a_group_is_mapped_when_a_concurrent_member_pulls(stage: Stage, door: Door) -> None:
     member = await door.member(proven=False)
-    assert not stage.processor.mapping.is_mapped(GROUP)
+    assert not stage.processor.mapped_groups.is_mapped(GROUP)
     await member.query()
     await member.pull(0, wait=False)
     await door.until_mapped()
@@ -58,7 +58,7 @@ async def test_who_pulls_for_long_without_a_lock_is_concurrent(stage: Stage, doo
     await member.pull(0, wait=False)
     for _ in range(4):
         await stage.pass_s(16)
-        assert not stage.processor.mapping.is_mapped(GROUP)
+        assert not stage.processor.mapped_groups.is_mapped(GROUP)
         await member.pull(0, wait=False)
     await door.until_mapped()
 

@@ -69,7 +69,7 @@ class TestMapped:
         await member.update(0)
         again = await member.take()
         assert bodies(again) == [b"one", b"two", b"three"]
-        assert stage.processor.mapping.is_mapped(GROUP)
+        assert stage.processor.mapped_groups.is_mapped(GROUP)
         await member.update(again[-1].offset + 1)
         assert await done(stage) == 3
 
@@ -144,7 +144,7 @@ class TestMapped:
         await stage.pass_s(20)
         await member.update(1)
         assert bodies(await member.take()) == [b"two", b"three"]
-        assert stage.processor.mapping.is_mapped(GROUP)
+        assert stage.processor.mapped_groups.is_mapped(GROUP)
 
     @pytest.mark.parametrize(
         "fields", [{"queueId": 0, "offset": 2}, {"isForce": False, "timestamp": 1}], ids=["queue", "back"]

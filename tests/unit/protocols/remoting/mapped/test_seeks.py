@@ -45,7 +45,7 @@ async def finish(member: Member, *texts: bytes) -> None:
 
 
 def is_mapped(stage: Stage) -> bool:
-    return stage.processor.mapping.is_mapped(GROUP)
+    return stage.processor.mapped_groups.is_mapped(GROUP)
 
 
 class TestSet:
@@ -72,7 +72,7 @@ class TestSet:
             await other.query()
             await other.pull(0, wait=False)
         assert not is_mapped(stage)
-        assert "sets positions" in stage.processor.mapping.choice(GROUP).why
+        assert "sets positions" in stage.processor.mapped_groups.choice(GROUP).why
         await member.leave()
         await member.door.until_mapped()
 

@@ -92,7 +92,7 @@ class Gateway:
 
     def __init__(self, processor: MessagingProcessor, stage: Stage, shared: Shared) -> None:
         self.processor = processor
-        processor.relaying.serve(command_handler(processor, stage.clock), shared)
+        processor.command_relay.serve(command_handler(processor, stage.clock), shared)
         house = DoorHouse(processor, stage.clock, lambda _context: ADDRESS)
         self.heartbeats = Heartbeats(house)
         rooms = ClientQueryHandler(house), Members(house), BrokerStatusHandler(house)

@@ -200,7 +200,7 @@ async def test_a_message_that_is_not_there(stage: Stage, tool: Caller, more: dic
 
 async def test_the_house_asks_for_a_stack(stage: Stage) -> None:
     await client(stage, info("a stack"))
-    assert await stage.processor.asking.stack(Context(), "c@1") == "a stack"
+    assert await stage.processor.client_queries.stack(Context(), "c@1") == "a stack"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_the_house_asks_for_a_stack(stage: Stage) -> None:
 async def test_the_house_has_a_message_consumed(stage: Stage, word: str, verdict: Verdict) -> None:
     message_id = await stored(stage)
     peer = await client(stage, result(word))
-    told = await stage.processor.asking.verify(Context(), "c@1", "readers", "orders", message_id)
+    told = await stage.processor.client_queries.verify(Context(), "c@1", "readers", "orders", message_id)
     assert told is verdict
     assert decode_record(peer.asked[0][2]).body == b"body"
 
@@ -219,13 +219,13 @@ async def test_the_house_has_a_message_consumed(stage: Stage, word: str, verdict
 async def test_an_answer_that_is_none(stage: Stage, answer: Command) -> None:
     await client(stage, answer)
     with pytest.raises(GatewayError, match="c@1") as raised:
-        await stage.processor.asking.stack(Context(), "c@1")
+        await stage.processor.client_queries.stack(Context(), "c@1")
     assert not isinstance(raised.value, ClientTimeout | ClientNotFound)
 
 
 async def test_the_house_is_told_that_a_client_left(stage: Stage) -> None:
     peer = await client(stage, None)
-    waiting = asyncio.ensure_future(stage.processor.asking.stack(Context(), "c@1"))
+    waiting = asyncio.ensure_future(stage.processor.client_queries.stack(Context(), "c@1"))
     await asyncio.sleep(0)
     assert peer.asked
     peer.close()
@@ -235,7 +235,7 @@ async def test_the_house_is_told_that_a_client_left(stage: Stage) -> None:
 
 async def test_who_stops_waiting_is_not_answered(stage: Stage) -> None:
     peer = await client(stage, None)
-    waiting = asyncio.ensure_future(stage.processor.asking.stack(Context(), "c@1"))
+    waiting = asyncio.ensure_future(stage.processor.client_queries.stack(Context(), "c@1"))
     await asyncio.sleep(0)
     assert peer.asked
     waiting.cancel()
@@ -295,7 +295,7 @@ async def test_who_may_not_look_at_a_group_asks_no_client_of_it(
         asked.append((action, group))
         raise Forbidden("no")
 
-    monkeypatch.setattr(stage.processor.relaying, "_admit", refuse)
+    monkeypatch.setattr(stage.processor.command_relay, "_admit", refuse)
     fields = {**WHO, "msgId": await stored(stage), "topic": "orders", "group": "readers"}
     assert (await tool.ask(code, fields)).code == ResponseCode.NO_PERMISSION
     assert asked == [(Action.UPDATE if code == CONSUME else Action.GET, "readers")]

@@ -81,7 +81,7 @@ def brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Brokers:
     async def known(_context: Context) -> list[BrokerPlace]:
         return [BrokerPlace("DefaultCluster", name) for name in ("broker-a", "broker-b")]
 
-    monkeypatch.setattr(processor, "relaying", CommandRelay(made, processor._admit))  # type: ignore[arg-type]
+    monkeypatch.setattr(processor, "command_relay", CommandRelay(made, processor._admit))  # type: ignore[arg-type]
     monkeypatch.setattr(processor.metadata, "brokers", known)
     return made
 

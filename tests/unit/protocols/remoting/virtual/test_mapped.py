@@ -35,7 +35,7 @@ async def member(several: Several) -> DoorCaller:
 
     async def mapped() -> bool:
         await several.pass_s(0.1)
-        return several.processor.mapping.is_mapped(GROUP)
+        return several.processor.mapped_groups.is_mapped(GROUP)
 
     await several.until(mapped)
     return caller

@@ -284,9 +284,9 @@ class TestNumbers:
         several.broker.hangs = asyncio.Event()
         await several.layout(*B, *A)
         sending = asyncio.ensure_future(send(several.caller(V5_1_0), "a"))
-        await several.until(lambda: several.processor.numbering._task)
+        await several.until(lambda: several.processor.queue_numbering._task)
         await several.processor.stop()
-        assert several.processor.numbering._task is None
+        assert several.processor.queue_numbering._task is None
         assert await sending == NOBODY
 
     async def test_are_not_given_to_names_that_a_client_made_up(

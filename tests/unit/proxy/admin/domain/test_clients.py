@@ -143,7 +143,7 @@ async def test_a_group_tells_whether_its_classic_consumers_are_mapped_and_why(
         for group in ("billing", "h"):
             await api.post("/api/groups", {"name": group})
         app.processor.clients.register(reader)
-        app.processor.mapping.told(reader.key, Reading.CONCURRENT)
+        app.processor.mapped_groups.told(reader.key, Reading.CONCURRENT)
         assert (await api.get("/api/groups/billing"))[1]["mapping"] == {
             "mapped": True,
             "why": "all of its clients (1) come through gateways, and none needs true pull",
