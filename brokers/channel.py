@@ -144,12 +144,12 @@ class Channel(WireDriver[RemotingWire, Command]):
         self._enqueue(opaque, _encode(command))
         if not waiting:
             self._busy_since = now
-        one = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
-        waiting[opaque] = one
+        request = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
+        waiting[opaque] = request
         at = now + min(timeout_s, self._settings.probe_s)
         if at < self._alarm_at:
             self._arm(at, now)
-        return one
+        return request
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes, speaker: Speaker = GATEWAY) -> None:
         """Send a request that is not answered. Raises BrokerBusy when too much waits to be written."""
@@ -171,9 +171,9 @@ class Channel(WireDriver[RemotingWire, Command]):
             undone()
         return False
 
-    def forget(self, one: Waiting) -> None:
+    def forget(self, request: Waiting) -> None:
         """Nobody waits for this answer any more; it is not sent if it can be helped."""
-        self._waiting.pop(one.opaque, None)
+        self._waiting.pop(request.opaque, None)
         if self.leaving and not self._waiting:
             self.close("everything was answered")
 
@@ -218,12 +218,12 @@ class Channel(WireDriver[RemotingWire, Command]):
             opaque, data, _ = queue.popleft()
             size += len(data)
             if opaque != _UNANSWERED:
-                one = waiting.get(opaque)
-                if one is None:
+                request = waiting.get(opaque)
+                if request is None:
                     self._queued_bytes -= len(data)
                     size -= len(data)
                     continue
-                one.written = True
+                request.written = True
             self._queued_bytes -= len(data)
             taken.append(data)
         return taken
@@ -234,9 +234,9 @@ class Channel(WireDriver[RemotingWire, Command]):
             return
         self.open = True
         self._heard_at = self._busy_since = self._clock.monotonic()
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            keep_alive(found.fileno(), self._settings.probe_s)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            keep_alive(sock.fileno(), self._settings.probe_s)
         self._arm_next(self._heard_at)
         self._on_opened(self)
 
@@ -246,15 +246,15 @@ class Channel(WireDriver[RemotingWire, Command]):
 
     def on_event(self, event: Command) -> None:
         if event.is_response:
-            one = self._waiting.pop(event.opaque, None)
+            request = self._waiting.pop(event.opaque, None)
             # A caller that is cancelled runs only in the next turn of the loop: until then its request is
             # still here, and its future is cancelled already.
-            if one is None or one.future.done():
+            if request is None or request.future.done():
                 self.late += event.opaque != self._probe_opaque
                 if self._on_late is not None:
                     self._on_late(self, event)
             else:
-                one.future.set_result(event)
+                request.future.set_result(event)
             self.good = self.good or event.code != ResponseCode.GO_AWAY
             if self.leaving and not self._waiting:
                 self.close("everything was answered")
@@ -277,24 +277,26 @@ class Channel(WireDriver[RemotingWire, Command]):
         waiting, self._waiting = self._waiting, {}
         queue, self._queue = self._queue, deque()
         self._queued_bytes = 0
-        for one in waiting.values():
-            if not one.future.done():
-                one.future.set_exception(self._lost(one))
+        for request in waiting.values():
+            if not request.future.done():
+                request.future.set_exception(self._lost(request))
         for _, _, undone in queue:
             if undone is not None:
                 undone()
         self._on_over(self, self._why)
 
-    def _lost(self, one: Waiting) -> BrokerTimeout | BrokerUnavailable:
-        if one.written:
-            return BrokerTimeout(f"{self.name} was lost before it answered {named(one.code)}: {self._why}")
+    def _lost(self, request: Waiting) -> BrokerTimeout | BrokerUnavailable:
+        if request.written:
+            return BrokerTimeout(
+                f"{self.name} was lost before it answered {named(request.code)}: {self._why}"
+            )
         return BrokerUnavailable(f"{self.name} cannot be reached: {self._why}")
 
     def _arm_next(self, now: float) -> None:
         """Ring for the earliest deadline, or when a sign of life is due."""
         settings = self._settings
         if self._waiting:
-            at = min(one.deadline for one in self._waiting.values())
+            at = min(request.deadline for request in self._waiting.values())
             at = min(at, max(self._heard_at, self._busy_since) + settings.probe_s)
         else:
             at = self._heard_at + settings.heartbeat_s
@@ -343,19 +345,19 @@ class Channel(WireDriver[RemotingWire, Command]):
 
     def _expire(self, now: float) -> bool:
         """Fail what is over its time; whether the other side said nothing since that was asked."""
-        due = [one for one in self._waiting.values() if one.deadline <= now]
+        due = [request for request in self._waiting.values() if request.deadline <= now]
         unwritten = silent = False
-        for one in due:
-            del self._waiting[one.opaque]
-            told = f"{self.name} did not answer {named(one.code)} within {one.timeout_s:.1f} s"
-            if one.written:
-                silent = silent or self._heard_at < one.deadline - one.timeout_s
-                failure: BrokerTimeout | BrokerUnavailable = BrokerTimeout(told)
+        for request in due:
+            del self._waiting[request.opaque]
+            sentence = f"{self.name} did not answer {named(request.code)} within {request.timeout_s:.1f} s"
+            if request.written:
+                silent = silent or self._heard_at < request.deadline - request.timeout_s
+                failure: BrokerTimeout | BrokerUnavailable = BrokerTimeout(sentence)
             else:
                 unwritten = True
-                failure = BrokerUnavailable(f"{self.name} took nothing within {one.timeout_s:.1f} s")
-            if not one.future.done():
-                one.future.set_exception(failure)
+                failure = BrokerUnavailable(f"{self.name} took nothing within {request.timeout_s:.1f} s")
+            if not request.future.done():
+                request.future.set_exception(failure)
         if unwritten:
             left = [each for each in self._queue if each[0] == _UNANSWERED or each[0] in self._waiting]
             self._queue = deque(left)

@@ -79,11 +79,11 @@ ABOUT_CLIENTS: Final = frozenset(
 
 def relayed_fields(code: int, fields: Mapping[str, str]) -> dict[str, str]:
     """What is passed on of a command in `RELAYED`. Raises BadRequest: more bytes than `MOST_BYTES`."""
-    told = {name: fields[name] for name in RELAYED[code].fields if name in fields}
-    size = sum(map(len, told.values()))
+    relayed = {name: fields[name] for name in RELAYED[code].fields if name in fields}
+    size = sum(map(len, relayed.values()))
     if size > MOST_BYTES:
         raise BadRequest(f"the fields of request code {code} have {size} bytes, the limit is {MOST_BYTES}")
-    return told
+    return relayed
 
 
 @dataclass(slots=True, frozen=True)

@@ -130,9 +130,9 @@ class QueueClient:
             self.connection.start(code, {})
             for code in (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_BROKER_CLUSTER_INFO)
         ]
-        listed, told = (self._good(self.connection.finish(opaque), "").body for opaque in asked)
+        listed, brokers = (self._good(self.connection.finish(opaque), "").body for opaque in asked)
         try:
-            topics, cluster = TopicList.decode(listed).topics, ClusterInfo.decode(told)
+            topics, cluster = TopicList.decode(listed).topics, ClusterInfo.decode(brokers)
         except PeerWireError as error:
             raise Internal(f"{self.connection.endpoint} answered with no topics: {error}") from error
         return sorted(
@@ -162,12 +162,12 @@ class QueueClient:
     def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
         """Where a group is on each queue; queues on which it has no position yet are left out."""
         fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
-        found = self._offsets(
+        offsets = self._offsets(
             RequestCode.QUERY_CONSUMER_OFFSET,
             [(queue, fields) for queue in queues],
             missing=ResponseCode.QUERY_NOT_FOUND,
         )
-        return {queue: offset for queue, offset in found.items() if offset >= 0}
+        return {queue: offset for queue, offset in offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[QueuePlace, int]) -> None:
         """Say where a group is. Raises the first refusal, when all have been answered."""
@@ -322,12 +322,12 @@ class QueueClient:
         missing: int | None = None,
     ) -> dict[QueuePlace, int]:
         """Raises the first refusal."""
-        found = {}
+        offsets = {}
         for queue, answer in self._ask(code, asked):
             if answer.code == missing:
                 continue
-            found[queue] = self._number(self._good(answer, queue.topic), "offset")
-        return found
+            offsets[queue] = self._number(self._good(answer, queue.topic), "offset")
+        return offsets
 
     def _ask(
         self, code: int, asked: Sequence[tuple[QueuePlace, Mapping[str, str]]]

@@ -39,8 +39,8 @@ class Admission:
         for resource in resources:
             if not self._authorizer.allows(context, action, resource, now):
                 who = shown(context.principal.name) if context.principal.name else "an anonymous caller"
-                what = f"{resource.kind.value.lower()} {shown(resource.name)}" if resource.name else "this"
-                raise Forbidden(f"{who} has no permission {action.value!r} on {what}")
+                subject = f"{resource.kind.value.lower()} {shown(resource.name)}" if resource.name else "this"
+                raise Forbidden(f"{who} has no permission {action.value!r} on {subject}")
         wait = self._rate.take(context, action, resources[0], amount, now)
         if wait > 0:
             raise TooManyRequests(f"the rate limit is reached, try again in {wait:.3f} s", wait)

@@ -155,6 +155,6 @@ def _count(table: dict[Any, int], key: object, size: int) -> None:
         table.pop(key, None)
 
 
-def _full(what: str, used: int, limit: int, size: int) -> str:
+def _full(budget: str, used: int, limit: int, size: int) -> str:
     more = f"and this request has {size} more" if size > 1 else "and this request wants more"
-    return f"{what} has {used} of its {limit} bytes under way, {more}: try again when some are done"
+    return f"{budget} has {used} of its {limit} bytes under way, {more}: try again when some are done"

@@ -102,7 +102,7 @@ class Limits:
 
     def become(self, other: Limits) -> None:
         """Have the values of `other` from now on."""
-        for one in fields(self):
-            if one.name != "generation":
-                setattr(self, one.name, getattr(other, one.name))
+        for limit in fields(self):
+            if limit.name != "generation":
+                setattr(self, limit.name, getattr(other, limit.name))
         self.generation += 1

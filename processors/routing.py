@@ -255,7 +255,11 @@ class Routing:
     async def _create_group(self, name: str) -> None:
         most = self._limits.max_auto_groups
         # Clients of a broadcast group have one each, and a limit of their own.
-        named = [one for one in await self._broker.groups() if not one.name.startswith(MEMBER_PREFIX)]
+        named = [
+            existing
+            for existing in await self._broker.groups()
+            if not existing.name.startswith(MEMBER_PREFIX)
+        ]
         if len(named) >= most:
             raise TooManyRequests(
                 f"consumer group {name} is not made on first use: there are {most} groups,"

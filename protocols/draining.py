@@ -80,12 +80,12 @@ class UnderWay:
 
     def cut(self) -> None:
         """What has not ended by now is cut off. May be repeated."""
-        told = self._farewell
+        report = self._farewell
         self._cut |= self.requests.keys()
-        told.finished, told.cut_off = self._ended, len(self._cut)
+        report.finished, report.cut_off = self._ended, len(self._cut)
         # Those that are still there are cut off with the rest; nobody who ended one of them was told.
         self._streams_cut |= self._streams & self.streams.keys()
-        told.streams = len(self._streams) - len(self._streams_cut)
+        report.streams = len(self._streams) - len(self._streams_cut)
 
     async def all_over(self, longest_s: float) -> None:
         """Wait until those that were cut off have given back what they had, but no longer than that."""

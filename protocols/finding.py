@@ -62,8 +62,8 @@ def command_handler(processor: MessagingProcessor, clock: Clock) -> CommandHandl
         nonlocal neighbours
         if neighbours is None:
             neighbours = import_module("protocols.remoting.members.neighbours").Neighbours(processor, clock)
-        told: BrokerAnswer = await neighbours.answer(code, fields)
-        return told
+        response: BrokerAnswer = await neighbours.answer(code, fields)
+        return response
 
     return answer
 

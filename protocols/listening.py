@@ -237,11 +237,11 @@ class Entrance:
         self._observer.handshakes(1)
         try:
             if self._proxied:
-                told = await read_header(sock, self._loop, self._handshake_s)
-                if not self.is_from(guest, told.peer):
+                proxied = await read_header(sock, self._loop, self._handshake_s)
+                if not self.is_from(guest, proxied.peer):
                     sock.close()
                     return
-                guest.begin(told)
+                guest.begin(proxied)
             await self._loop.connect_accepted_socket(
                 lambda: guest, sock, ssl=self.tls(), ssl_handshake_timeout=self._handshake_s
             )

@@ -89,7 +89,11 @@ class Prober(Protocol):
 
 def find_prober(scheme: str) -> Prober:
     """Raises ValueError with a sentence for a scheme that has none."""
-    known = [one for one in schemes() if find_spec(f"protocols.{one}.probing") is not None]
+    known = [
+        known_scheme
+        for known_scheme in schemes()
+        if find_spec(f"protocols.{known_scheme}.probing") is not None
+    ]
     if scheme in known:
         prober: Prober = import_module(f"protocols.{scheme}.probing").make_prober()
         return prober
@@ -99,13 +103,15 @@ def find_prober(scheme: str) -> Prober:
 async def reach(wish: Wish, prober: Prober) -> AsyncIterator[Finding]:
     """DNS, ports, and whether the right thing is spoken: the last finding is OK if it is."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)
+        addresses = await asyncio.get_running_loop().getaddrinfo(
+            wish.host, wish.port, type=socket.SOCK_STREAM
+        )
     except (OSError, UnicodeError) as error:
-        told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         advice = "check the spelling, and whether this name is known to the DNS where clients run"
-        yield Finding("dns", Level.PROBLEM, f"{wish.host} has no address: {told.lower()}", advice)
+        yield Finding("dns", Level.PROBLEM, f"{wish.host} has no address: {reason.lower()}", advice)
         return
-    hosts = list(dict.fromkeys(str(one[4][0]) for one in found))
+    hosts = list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
     if hosts != [wish.host]:
         yield Finding("dns", Level.OK, f"{wish.host} is {', '.join(hosts)}")
     failures = {host: await port_trouble(host, wish.port, wish.patience_s) for host in hosts}
@@ -240,12 +246,12 @@ async def _tls_protocol(host: str, port: int, patience_s: float) -> str | None:
     except (OSError, TimeoutError):
         return None
     secured: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
-    told = None
+    spoken = None
     if secured is not None:
         inside = secured.selected_alpn_protocol()
-        told = f"{secured.version()}{f', {inside}' if inside else ''}"
+        spoken = f"{secured.version()}{f', {inside}' if inside else ''}"
     await _closed(writer)
-    return told
+    return spoken
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

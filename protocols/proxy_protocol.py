@@ -61,15 +61,15 @@ class ProxyHeader:
             return None
         data = self._data
         if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)] and data:
-            told = self._binary()
+            proxied = self._binary()
         elif data[: len(_LINE)] == _LINE[: len(data)]:
-            told = self._line()
+            proxied = self._line()
         else:
             raise PeerWireError(f"no header of the PROXY protocol: {shown(_text(data[:12]))}")
-        if told is None and self._ended:
+        if proxied is None and self._ended:
             raise PeerWireError("the stream ended inside the header of the PROXY protocol")
-        self._told = told is not None
-        return told
+        self._told = proxied is not None
+        return proxied
 
     def data_to_send(self) -> list[bytes]:
         return []
@@ -156,10 +156,10 @@ async def read_header(
             await wait(link, loop)
             data = link.recv(_FIXED + MOST_MORE, socket.MSG_PEEK)
             wire.receive(data)
-            told = wire.next_event()
-            link.recv(len(data) - len(wire.rest()) if told is not None else len(data))
-            if told is not None:
-                return told
+            proxied = wire.next_event()
+            link.recv(len(data) - len(wire.rest()) if proxied is not None else len(data))
+            if proxied is not None:
+                return proxied
 
 
 def _text(data: bytes | bytearray) -> str:

@@ -45,7 +45,7 @@ class Accepting:
 
     def copies(self) -> list[socket.socket]:
         """Of its sockets; they listen as long as one of both is open."""
-        return [one.dup() for one in self._links]
+        return [link.dup() for link in self._links]
 
     async def taken(self, longest_s: float) -> None:
         """Wait for those that were accepted and are not open yet."""
@@ -137,4 +137,4 @@ def taken_over(server: asyncio.Server) -> list[socket.socket]:
 
 def copies_of(server: asyncio.Server) -> list[socket.socket]:
     """Of the sockets of a server; they listen as long as one of both is open."""
-    return [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
+    return [socket.socket(fileno=os.dup(listening.fileno())) for listening in server.sockets]

@@ -44,12 +44,12 @@ class SharedAdapter:
     def __init__(self, listen: Listen, house: House, members: Mapping[str, Member]) -> None:
         """Raises ValueError."""
         url = listen.url(listen.port)
-        known = _OWN.union(*(one.options for one in members.values()))
+        known = _OWN.union(*(member.options for member in members.values()))
         if unknown := listen.options.keys() - known:
             raise ValueError(f"{url} has no option {min(unknown)!r}; there are: {', '.join(sorted(known))}")
         if len(listen.schemes) != len(members):
             raise ValueError(f"{url} names a protocol twice")
-        first = [byte for one in members.values() for byte in one.mark.first]
+        first = [byte for member in members.values() for byte in member.mark.first]
         if len(set(first)) != len(first):
             raise ValueError(f"{url}: these protocols begin alike, so they cannot share an address")
         wanted = listen.options.get("tls", "false")
@@ -63,7 +63,7 @@ class SharedAdapter:
         self._listen = listen
         self._house = house
         self._entrance: SniffingEntrance | None = None
-        self._members = [self._make(scheme, one) for scheme, one in members.items()]
+        self._members = [self._make(scheme, member) for scheme, member in members.items()]
 
     def _make(self, scheme: str, member: Member) -> Adapter:
         options = {

@@ -150,10 +150,10 @@ class SniffingEntrance(Entrance):
         async with asyncio.timeout(self._handshake_s):
             await self._begun.wait()
             if self._proxied:
-                told = await read_header(sock, self._loop, self._handshake_s, self._until_readable)
-                if not self.is_from(guest, told.peer):
+                proxied = await read_header(sock, self._loop, self._handshake_s, self._until_readable)
+                if not self.is_from(guest, proxied.peer):
                     return
-                guest.told = told
+                guest.told = proxied
             first = await self._first(sock)
         if first is None or not self._sides:  # the latter of an address that failed to start
             return
@@ -161,8 +161,8 @@ class SniffingEntrance(Entrance):
             await self._shake_hands(sock, guest)
         elif not self._plain:
             self._turn_away(guest, "clear_text", "speaks no TLS, which it has to here")
-        elif (side := next((one for one in self._sides if first in one.mark.first), None)) is None:
-            told_of = "".join(f"{one.scheme}, " for one in self._sides)
+        elif (side := next((known for known in self._sides if first in known.mark.first), None)) is None:
+            told_of = "".join(f"{known.scheme}, " for known in self._sides)
             self._turn_away(guest, "unknown", f"begins with {first:#04x}, which is none of {told_of[:-2]}")
         else:
             served = guest.becomes(side, secured=False)
@@ -229,7 +229,7 @@ class SniffingEntrance(Entrance):
         for side in self._sides:
             if side.mark.alpn == agreed:
                 return side
-        return next((one for one in self._sides if not one.mark.alpn), self._sides[0])
+        return next((candidate for candidate in self._sides if not candidate.mark.alpn), self._sides[0])
 
 
 class Side:

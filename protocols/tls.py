@@ -110,12 +110,12 @@ class Certificate:
         """Raises ValueError."""
         context = _context()
         certificate, key = self._files
-        for what, file in (("certificate", certificate), ("key", key)):
+        for part, file in (("certificate", certificate), ("key", key)):
             try:
                 file.open("rb").close()
             except OSError as error:
-                told = (error.strerror or str(error)).lower()
-                raise ValueError(f"the TLS {what} {file} cannot be read: {told}") from None
+                reason = (error.strerror or str(error)).lower()
+                raise ValueError(f"the TLS {part} {file} cannot be read: {reason}") from None
         try:
             context.load_cert_chain(certificate, key, password=_no_password)
         except ssl.SSLError as error:
@@ -137,8 +137,8 @@ def _believe(context: ssl.SSLContext, file: Path) -> None:
     except ssl.SSLError:
         raise ValueError(f"{file} has no certificate of an authority for clients, in PEM") from None
     except OSError as error:
-        told = (error.strerror or str(error)).lower()
-        raise ValueError(f"the authorities for clients {file} cannot be read: {told}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(f"the authorities for clients {file} cannot be read: {reason}") from None
 
 
 class _Encrypted(Exception):
@@ -151,10 +151,10 @@ def _no_password() -> str:
 
 def _stamp(file: Path) -> _Stamp | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _context() -> ssl.SSLContext:
@@ -198,7 +198,7 @@ def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:
     common = [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
     others = shown.get("subjectAltName", ())
     named = [f"{kind}:{alternative_name(kind, name)}" for kind, name in others if kind in ALTERNATIVE_KINDS]
-    return tuple(sorted([*(f"CN:{one}" for one in common), *named]))
+    return tuple(sorted([*(f"CN:{common_name}" for common_name in common), *named]))
 
 
 def alternative_name(kind: str, name: str) -> str:

@@ -81,7 +81,7 @@ class QueueNumbers:
         longer one counts, of equally long ones the first by name, and what only the other one has is
         appended: all who hear both come to the same.
         """
-        winner, loser = sorted((self, other), key=lambda one: (-len(one), one.queues))
+        winner, loser = sorted((self, other), key=lambda record: (-len(record), record.queues))
         return winner.grown(loser.queues)
 
     def begins(self, other: QueueNumbers) -> bool:
@@ -106,11 +106,11 @@ class QueueNumbers:
         """Raises ValueError for what `encode` did not make."""
         if len(text) > _LONGEST_TEXT or _DEEPEST in text:
             raise ValueError("it is no record of queues: it is too long, or too deep")
-        told = json.loads(text)
-        if not isinstance(told, list):
+        runs = json.loads(text)
+        if not isinstance(runs, list):
             raise ValueError("it is no list of queues")
         queues: list[Numbered] = []
-        for run in told:
+        for run in runs:
             broker, first, count = _run(run)
             if len(queues) + count > MOST_NUMBERS:
                 raise ValueError(f"more than {MOST_NUMBERS} queues have numbers")
@@ -129,7 +129,7 @@ def may_be_numbered(broker: str) -> bool:
 
 def joined(records: Iterable[QueueNumbers]) -> QueueNumbers:
     """What all of them say together, in whatever order they come."""
-    ordered = sorted(records, key=lambda one: (-len(one), one.queues))
+    ordered = sorted(records, key=lambda record: (-len(record), record.queues))
     return reduce(QueueNumbers.joined, ordered, QueueNumbers())
 
 

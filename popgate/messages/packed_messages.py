@@ -43,16 +43,16 @@ class PackedMessages:
     def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:
         """Of finished messages, which agree in what is not of each. Raises LocalWireError."""
         first = messages[0]
-        blocks = [one.properties for one in messages]
+        blocks = [message.properties for message in messages]
         longest = max([len(block) for block in blocks])
         if longest > LONGEST_BLOCK:
             raise LocalWireError(f"the properties have {longest} bytes, a batch holds {LONGEST_BLOCK}")
         return cls(
             topic,
-            [one.message_id for one in messages],
-            [one.body for one in messages],
+            [message.message_id for message in messages],
+            [message.body for message in messages],
             blocks,
-            [signed(one.flag) for one in messages],
+            [signed(message.flag) for message in messages],
             first.sys_flag,
             first.producer_group,
         )

@@ -55,8 +55,8 @@ class UnixSocket:
 
 
 def _identity(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def identity_of(path: str) -> tuple[int, int] | None:

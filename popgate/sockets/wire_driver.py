@@ -21,10 +21,10 @@ _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDict
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
     """What all connections of a loop read into: each takes what came before the next one reads."""
-    found = _buffers.get(loop)
-    if found is None:
-        found = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
-    return found
+    buffer = _buffers.get(loop)
+    if buffer is None:
+        buffer = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
+    return buffer
 
 
 class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):

@@ -57,10 +57,10 @@ class _Parser:
     def whole(self) -> Test:
         if len(self._tokens) == 1:
             raise IllegalFilter(self._expression, "it is empty")
-        found = self._condition(self._any())
+        condition = self._condition(self._any())
         if self._peek().kind is not Kind.END:
             self._unexpected("AND, OR or the end")
-        return found
+        return condition
 
     # -- the levels of the grammar, from the weakest binding on --------------------------------
 

@@ -68,10 +68,10 @@ def split_tokens(expression: str) -> list[Token]:
             line_end = _LINE_END.search(expression, at)
             at = end if line_end is None else line_end.end()
             continue
-        found = _TOKEN.match(expression, at)
-        if found is None:
+        match = _TOKEN.match(expression, at)
+        if match is None:
             raise IllegalFilter(expression, _no_token(expression, at), at)
-        kind, image = found.lastgroup, found.group()
+        kind, image = match.lastgroup, match.group()
         if kind == "word":
             word = image.upper()
             if word in KEYWORDS:
@@ -83,12 +83,12 @@ def split_tokens(expression: str) -> list[Token]:
         elif kind == "text":
             tokens.append(Token(Kind.TEXT, image[1:-1].replace("''", "'"), at))
         elif kind == "long":
-            if expression[found.end() : found.end() + 1].isdigit():
+            if expression[match.end() : match.end() + 1].isdigit():
                 raise IllegalFilter(expression, "digits stand right behind the number", at)
             tokens.append(Token(Kind.NUMBER, image, at, _long(expression, image, at)))
         elif kind == "float":
             tokens.append(Token(Kind.NUMBER, image, at, _float(expression, image, at)))
-        at = found.end()
+        at = match.end()
     tokens.append(Token(Kind.END, "the end", end))
     return tokens
 

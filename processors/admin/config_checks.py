@@ -17,10 +17,10 @@ _LARGEST_MULTIPLIER = 1_000
 def check_topic_config(config: TopicConfig, limits: Limits) -> None:
     """Raises BadRequest."""
     most = limits.max_queues
-    for what, queues in (("read", config.read_queues), ("write", config.write_queues)):
+    for access, queues in (("read", config.read_queues), ("write", config.write_queues)):
         if not 1 <= queues <= most:
             raise BadRequest(
-                f"the topic has {queues} {what} queues, it must be at least 1 and at most {most}"
+                f"the topic has {queues} {access} queues, it must be at least 1 and at most {most}"
             )
     for unit, value in (("ms", config.retention_ms), ("bytes", config.retention_bytes)):
         if value is not None and value <= 0:

@@ -73,8 +73,8 @@ class Freed:
 
 def is_delivery(receipt: str, held: Held) -> bool:
     """Whether a receipt, maybe one of before a renewal, is for this delivery."""
-    found, own = parse_receipt(receipt), parse_receipt(held.receipt)
-    return _place(found) == _place(own) and found.pop_ms == own.pop_ms
+    named, own = parse_receipt(receipt), parse_receipt(held.receipt)
+    return _place(named) == _place(own) and named.pop_ms == own.pop_ms
 
 
 def choose(group: str, grasps: Sequence[HeldMessage], which: str) -> HeldMessage:
@@ -90,9 +90,9 @@ def choose(group: str, grasps: Sequence[HeldMessage], which: str) -> HeldMessage
     else:
         fitting = [grasp for grasp in grasps if grasp.held.message_id == which]
     if not fitting:
-        told = f"message {shown(which)}" if which else "any message"
+        wanted = f"message {shown(which)}" if which else "any message"
         raise NotFound(
-            f"group {group} does not hold {told} (or holds {MOST_HELD} others for longer)",
+            f"group {group} does not hold {wanted} (or holds {MOST_HELD} others for longer)",
             Fault.MESSAGE_NOT_FOUND,
         )
     if len(fitting) > 1:
@@ -109,19 +109,19 @@ def _place(receipt: Receipt) -> tuple[str, int, int, int]:
     return receipt.broker, receipt.queue_id, receipt.offset, receipt.commit_offset
 
 
-def together(one: Standing, other: Standing) -> Standing:
+def together(standing: Standing, other: Standing) -> Standing:
     """Of the members of a broadcast group."""
     return Standing(
-        group=one.group,
-        topic=one.topic,
-        lag=one.lag + other.lag,
-        unread=one.unread + other.unread,
-        free=one.free + other.free,
-        in_flight=one.in_flight + other.in_flight,
-        behind=one.behind + other.behind,
-        refused=one.refused + other.refused,
-        receivers=one.receivers + other.receivers,
-        full=one.full or other.full,
-        redelivered=one.redelivered + other.redelivered,
-        dead_lettered=one.dead_lettered + other.dead_lettered,
+        group=standing.group,
+        topic=standing.topic,
+        lag=standing.lag + other.lag,
+        unread=standing.unread + other.unread,
+        free=standing.free + other.free,
+        in_flight=standing.in_flight + other.in_flight,
+        behind=standing.behind + other.behind,
+        refused=standing.refused + other.refused,
+        receivers=standing.receivers + other.receivers,
+        full=standing.full or other.full,
+        redelivered=standing.redelivered + other.redelivered,
+        dead_lettered=standing.dead_lettered + other.dead_lettered,
     )

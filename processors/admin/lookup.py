@@ -63,6 +63,6 @@ class MessageLookup:
                 raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
             if not 0 <= commit_offset < 1 << 63:
                 raise BadRequest(f"the commit log offset {commit_offset} is out of range")
-            found = await by_place.at_place(context, broker, commit_offset)
-            self._admit(context, Action.GET, topic=found.topic)
-            return found
+            message = await by_place.at_place(context, broker, commit_offset)
+            self._admit(context, Action.GET, topic=message.topic)
+            return message

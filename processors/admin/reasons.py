@@ -61,12 +61,14 @@ class Reasons:
 
     def _tell_members(self, members: Sequence[MemberStanding]) -> None:
         """Those that hold the most stand in front."""
-        holders = [one for one in members if one.in_flight]
+        holders = [member for member in members if member.in_flight]
         clients = "1 client" if len(members) == 1 else f"{len(members)} clients"
         if not holders:
             self._say(f"a broadcast group of {clients}: none of them holds anything")
             return
-        named = ", ".join(f"{one.client_id} ({_messages(one.in_flight)})" for one in holders[:_MOST_NAMED])
+        named = ", ".join(
+            f"{member.client_id} ({_messages(member.in_flight)})" for member in holders[:_MOST_NAMED]
+        )
         more = " and others" if len(holders) > _MOST_NAMED else ""
         self._say(f"a broadcast group of {clients}: {len(holders)} of them hold something: {named}{more}")
 

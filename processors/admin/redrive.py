@@ -94,17 +94,17 @@ class DeadLetters:
         """How many dead letters the group has, by origin topic. Raises IllegalGroup, GroupNotFound."""
         with self._watch_look:
             self._admit(context, Action.GET, group=check_group(group))
-            found: dict[str, Heap] = {}
+            heaps: dict[str, Heap] = {}
             async for letter, _ in self._walk(context, group, Place(0, 0), None):
                 origin = letter.origin
-                if origin not in found and len(found) >= _MOST_ORIGINS:
+                if origin not in heaps and len(heaps) >= _MOST_ORIGINS:
                     origin = ""
-                heap = found.setdefault(origin, Heap())
+                heap = heaps.setdefault(origin, Heap())
                 heap.count += 1
                 died_ms = letter.message.store_ms
                 heap.oldest_ms = min(heap.oldest_ms or died_ms, died_ms)
                 heap.newest_ms = max(heap.newest_ms, died_ms)
-            return found
+            return heaps
 
     async def find(
         self, context: Context, group: str, *, message_id: str = "", topic: str = "", limit: int = 20
@@ -118,14 +118,14 @@ class DeadLetters:
             limit = min(max(limit, 1), MOST_SHOWN)
             if message_id:
                 letters = [letter for letter, _ in await self._of_id(context, group, message_id)]
-                return [one for one in letters if topic in ("", one.origin)][:limit]
-            found = []
+                return [candidate for candidate in letters if topic in ("", candidate.origin)][:limit]
+            matching = []
             async for letter, _ in self._walk(context, group, Place(0, 0), None):
                 if topic in ("", letter.origin):
-                    found.append(letter)
-                    if len(found) == limit:
+                    matching.append(letter)
+                    if len(matching) == limit:
                         break
-            return found
+            return matching
 
     async def redrive(
         self,
@@ -189,12 +189,12 @@ class DeadLetters:
         """Raises NotFound when one of them is no dead letter: then nothing is redriven."""
         chosen = []
         for message_id in dict.fromkeys(message_ids):
-            found = await self._of_id(context, group, message_id)
-            found = [one for one in found if topic in ("", one[0].origin)]
-            if not found:
+            pairs = await self._of_id(context, group, message_id)
+            pairs = [pair for pair in pairs if topic in ("", pair[0].origin)]
+            if not pairs:
                 of = f" of topic {topic}" if topic else ""
                 raise NotFound(f"group {group} has no dead letter {shown(message_id)}{of}")
-            chosen += found
+            chosen += pairs
         return chosen
 
     async def _next(
@@ -269,12 +269,12 @@ class DeadLetters:
         queues = {(queue.broker, queue.queue_id): queue for queue in await self._queues(group)}
         if not queues or not message_id.strip():
             return []
-        found = []
+        letters = []
         for message in await self._broker.find_by_id(context, dead_letter_topic(group), message_id):
             queue = queues.get((message.broker, message.queue_id))
             if queue is not None and not await self._marks(group, queue, message.offset, message.offset + 1):
-                found.append((_letter(message, group), queue))
-        return found
+                letters.append((_letter(message, group), queue))
+        return letters
 
     async def _queues(self, group: str) -> Sequence[Queue]:
         """The queues of its dead-letter topic; none when it never had dead letters. Raises GroupNotFound."""

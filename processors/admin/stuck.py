@@ -159,24 +159,28 @@ class StuckGroups:
                 standings = await self._standings(config, member.member_group, topic)
             except GroupNotFound:
                 continue  # forgotten meanwhile
-            for one in standings:
-                before = all_of.get(one.topic)
-                all_of[one.topic] = one if before is None else together(before, one)
-            told = MemberStanding(
-                member.client_id, sum(one.lag for one in standings), sum(one.in_flight for one in standings)
+            for standing in standings:
+                before = all_of.get(standing.topic)
+                all_of[standing.topic] = standing if before is None else together(before, standing)
+            summary = MemberStanding(
+                member.client_id,
+                sum(standing.lag for standing in standings),
+                sum(standing.in_flight for standing in standings),
             )
-            seen.append((told, member, standings))
-        seen.sort(key=lambda one: (-one[0].in_flight, -one[0].lag, one[0].client_id))
+            seen.append((summary, member, standings))
+        seen.sort(key=lambda row: (-row[0].in_flight, -row[0].lag, row[0].client_id))
         grasps: list[HeldMessage] = []
         for _, member, standings in seen[:_MOST_HOLDERS]:
             with suppress(GroupNotFound):
                 grasps += await self._grasps(member.member_group, standings, limit, member.client_id)
-        return _Seen(list(all_of.values()), _longest(grasps, limit), [told for told, _, _ in seen])
+        return _Seen(list(all_of.values()), _longest(grasps, limit), [summary for summary, _, _ in seen])
 
     async def _standings(self, config: GroupConfig, name: str, topic: str) -> list[Standing]:
         """`name`: the group itself, or the hidden one of a client of it."""
         topics = [topic] if topic else await self._topics_of(config, name)
-        return [replace(await self._broker.standing(name, one), group=config.name) for one in topics]
+        return [
+            replace(await self._broker.standing(name, read_topic), group=config.name) for read_topic in topics
+        ]
 
     async def _grasps(
         self, name: str, standings: list[Standing], limit: int, client: str = ""
@@ -184,8 +188,8 @@ class StuckGroups:
         grasps: list[HeldMessage] = []
         for standing in standings:
             if standing.in_flight:
-                found = await self._broker.held(name, standing.topic, limit)
-                grasps += [HeldMessage(name, held, self._grip(name, held), client) for held in found]
+                messages = await self._broker.held(name, standing.topic, limit)
+                grasps += [HeldMessage(name, held, self._grip(name, held), client) for held in messages]
         return grasps
 
     async def _topics_of(self, config: GroupConfig, name: str) -> list[str]:
@@ -209,7 +213,7 @@ class StuckGroups:
             return HeldState.HELD
         holder = self._renewing.holdings.holder(held.holder)
         for delivery in holder.deliveries if holder is not None else ():
-            if delivery.group == group and any(is_delivery(one, held) for one in delivery.newest):
+            if delivery.group == group and any(is_delivery(receipt, held) for receipt in delivery.newest):
                 return HeldState.HELD
         return HeldState.RESTING
 

@@ -131,7 +131,7 @@ class QueueNumbering:
     async def _run(self, names: Collection[str] | None) -> None:
         try:
             if names is None:
-                names = [one.name for one in await self._known()]
+                names = [data.name for data in await self._known()]
             await self._fetch(Context(), names)
         except GatewayError as error:
             if not self._is_logged:

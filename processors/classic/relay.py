@@ -68,6 +68,6 @@ class CommandRelay:
 
     def admit(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
         """Whether who asks may look, or change, with this command. Raises Forbidden, TooManyRequests."""
-        what = RELAYED.get(code)
-        changes = what is not None and what.changes
+        command = RELAYED.get(code)
+        changes = command is not None and command.changes
         self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)

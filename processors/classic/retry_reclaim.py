@@ -231,15 +231,15 @@ class RetryReclaimer:
         may_map = self._mapping.may_map(group)
         if may_map and not state.fell_back and not hindrance(members):
             return 0  # it is mapped elsewhere, or about to be
-        if any(one.reading is Reading.NEUTRAL for one in members if one.gateway):
+        if any(member.reading is Reading.NEUTRAL for member in members if member.gateway):
             return 0
-        if not known and not may_map and not all(one.gateway for one in members):
+        if not known and not may_map and not all(member.gateway for member in members):
             # How those read is not told: what nobody takes for a while nobody pops.
             before = self._clock.monotonic() - _LEFT_S
             topics = {
                 topic
                 for topic in topics
-                if any(state.unread[one][1] <= before for one in _places_of(group, topic, state))
+                if any(state.unread[place][1] <= before for place in _places_of(group, topic, state))
             }
         popped = await self._popped(group, topics) if known and state.held and not state.fell_back else ()
         moved = 0
@@ -268,7 +268,7 @@ class RetryReclaimer:
 
     async def _find_unread(self, group: str, state: _Group, topics: Iterable[str]) -> None:
         """Note where retries lie that nobody popped, and since when that is so."""
-        now, found = self._clock.monotonic(), {}
+        now, unread = self._clock.monotonic(), {}
         away: set[str] = set()
         for topic in topics:
             for make in (pop_retry_topic_v2, pop_retry_topic_v1):
@@ -283,12 +283,14 @@ class RetryReclaimer:
                         continue
                     if position is not None:
                         before = state.unread.get(place, (-1, now))
-                        found[place] = before if before[0] == position else (position, now)
-        state.unread = found
+                        unread[place] = before if before[0] == position else (position, now)
+        state.unread = unread
 
     async def _places(self, topic: str) -> list[_Place]:
         try:
-            return [(topic, one.broker, one.queue_id) for one in (await self._broker.route(topic)).readable]
+            return [
+                (topic, queue.broker, queue.queue_id) for queue in (await self._broker.route(topic)).readable
+            ]
         except TopicNotFound:
             return []
 
@@ -305,28 +307,28 @@ class RetryReclaimer:
     async def _members(self, group: str) -> list[GroupMember]:
         """All that are known; one that is here may be told twice, and as it is known here first."""
         here = [
-            GroupMember(one.client_id, True, self._mapping.reading_of(one))
-            for one in self._clients.consumers_of(group)
-            if one.kind is not ClientKind.PULL_CONSUMER or one.reading is not Reading.NEUTRAL
+            GroupMember(client.client_id, True, self._mapping.reading_of(client))
+            for client in self._clients.consumers_of(group)
+            if client.kind is not ClientKind.PULL_CONSUMER or client.reading is not Reading.NEUTRAL
         ]
         if self._tells is None:
             return here
-        ids = {one.client_id for one in self._clients.consumers_of(group)}
-        return here + [one for one in await self._tells.members(group) if one.client_id not in ids]
+        ids = {client.client_id for client in self._clients.consumers_of(group)}
+        return here + [client for client in await self._tells.members(group) if client.client_id not in ids]
 
     def _classic(self, group: str) -> list[ClientHandle]:
         """Those of its consumers here that pull, and would pull `%RETRY%group`, too."""
         return [
-            one
-            for one in self._clients.consumers_of(group)
-            if one.kind is ClientKind.PUSH_CONSUMER
-            and one.reading is not Reading.NEUTRAL
-            and not one.broadcast
+            client
+            for client in self._clients.consumers_of(group)
+            if client.kind is ClientKind.PUSH_CONSUMER
+            and client.reading is not Reading.NEUTRAL
+            and not client.broadcast
         ]
 
 
 def _topics(classic: Iterable[ClientHandle]) -> set[str]:
-    return {topic for one in classic for topic in one.topics}
+    return {topic for client in classic for topic in client.topics}
 
 
 def _places_of(group: str, topic: str, state: _Group) -> list[_Place]:

@@ -82,10 +82,10 @@ class ClientQueries:
         self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
         client = self._client(context, client_id, group)
         _check_group(client, group)
-        found = await self._broker.find_by_id(context, topic, message_id)
-        if not found:
+        messages = await self._broker.find_by_id(context, topic, message_id)
+        if not messages:
             raise NotFound(f"topic {topic} has no message with the id {shown(message_id)}")
-        return await self._consumed(client, found[0])
+        return await self._consumed(client, messages[0])
 
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
         """As `verify`, with the message itself, for the operator of a cluster, who was admitted there."""
@@ -121,8 +121,8 @@ class ClientQueries:
         """Tell all clients with an open stream to connect anew; how many were told, how many could not be."""
         self._admit(context, Action.UPDATE)
         connected = [client for client in self._clients.all() if client.alive]
-        told = sum([client.reconnect() for client in connected])
-        return told, len(connected) - told
+        reached = sum([client.reconnect() for client in connected])
+        return reached, len(connected) - reached
 
     def _client(self, context: Context, client_id: str, group: str = "") -> ClientHandle:
         client = self._clients.find(client_id, group)
@@ -163,8 +163,10 @@ def _open(client_id: str, client: ClientHandle | None) -> ClientHandle:
 
 def _check_group(client: ClientHandle, group: str) -> None:
     if client.group != group:
-        told = f"of consumer group {client.group}" if client.group else "no consumer"
-        raise BadRequest(f"client {shown(client.client_id)} is {told}, not of consumer group {shown(group)}")
+        membership = f"of consumer group {client.group}" if client.group else "no consumer"
+        raise BadRequest(
+            f"client {shown(client.client_id)} is {membership}, not of consumer group {shown(group)}"
+        )
 
 
 def _busy(client_id: str) -> GatewayError:

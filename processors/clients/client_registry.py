@@ -198,10 +198,10 @@ class ClientRegistry:
             return None
         return max(
             handles,
-            key=lambda one: (
-                bool(group) and one.group == group,
-                one.alive,
-                one.kind is not ClientKind.PRODUCER,
+            key=lambda client: (
+                bool(group) and client.group == group,
+                client.alive,
+                client.kind is not ClientKind.PRODUCER,
             ),
         )
 
@@ -276,11 +276,11 @@ class ClientRegistry:
         entry = self._entries.get(key)
         return entry.seen if entry is not None else float("-inf")
 
-    def settled(self, key: str, what: LastSettled) -> None:
+    def settled(self, key: str, outcome: LastSettled) -> None:
         """Kept until the client settles another delivery, or is forgotten."""
         entry = self._entries.get(key)
         if entry is not None:
-            entry.settled = what
+            entry.settled = outcome
 
     def last_settled(self, key: str) -> LastSettled | None:
         entry = self._entries.get(key)

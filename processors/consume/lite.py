@@ -43,11 +43,11 @@ _NO_LIMIT = (1 << 31) - 1
 
 def lite_quota(group: GroupConfig, limits: Limits) -> int:
     """To how many lite topics one client of the group may subscribe; the attribute's -1 is no limit."""
-    told = group.attributes.get(LITE_CLIENT_QUOTA, "")
-    if told == "-1":
+    quota = group.attributes.get(LITE_CLIENT_QUOTA, "")
+    if quota == "-1":
         return _NO_LIMIT
-    if told.isascii() and told.isdigit() and len(told) < 10:
-        return min(int(told), _NO_LIMIT)
+    if quota.isascii() and quota.isdigit() and len(quota) < 10:
+        return min(int(quota), _NO_LIMIT)
     return limits.max_lite_subscriptions_per_client
 
 

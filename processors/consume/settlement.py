@@ -242,11 +242,11 @@ class Settlement:
         self._observer.dead_lettered(topic, group)
 
     def _settled(
-        self, context: Context, what: str, topic: str, group: str, said: Said, error: GatewayError | None
+        self, context: Context, outcome: str, topic: str, group: str, said: Said, error: GatewayError | None
     ) -> None:
         """Keep what the client says of the delivery that it settled, with what came of it."""
         answer = "OK" if error is None else error.fault.name
-        settled = LastSettled(what, topic, group, said.bounded(), answer, self._clock.now_ms())
+        settled = LastSettled(outcome, topic, group, said.bounded(), answer, self._clock.now_ms())
         self._clients.settled(context.client_id, settled)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:

@@ -203,10 +203,10 @@ class DeliveryTable:
     def due(self, now_ms: int) -> list[Delivery]:
         """Take off and return what is on for renewal by now."""
         steps = sorted(step for step in self._steps if (step + 1) * _STEP_MS <= now_ms)
-        found = [delivery for step in steps for delivery in self._steps.pop(step)]
-        for delivery in found:
+        deliveries = [delivery for step in steps for delivery in self._steps.pop(step)]
+        for delivery in deliveries:
             delivery.step = -1
-        return found
+        return deliveries
 
     def holder(self, client_id: str) -> Holder | None:
         return self._holders.get(client_id)

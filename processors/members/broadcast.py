@@ -98,12 +98,15 @@ class BroadcastGroups:
 
     async def members(self, group: str) -> list[Member]:
         """Who has received as this broadcast group and was not forgotten, by client id."""
-        found = [_member(config) for config in await self._broker.groups()]
-        return sorted((one for one in found if one and one.group == group), key=lambda one: one.client_id)
+        members = [_member(config) for config in await self._broker.groups()]
+        return sorted(
+            (member for member in members if member and member.group == group),
+            key=lambda member: member.client_id,
+        )
 
     async def forget(self, group: str) -> None:
         """Forget all members of a group, when it is deleted or no broadcast group any more."""
-        await self._delete([one.member_group for one in await self.members(group)])
+        await self._delete([member.member_group for member in await self.members(group)])
 
     def sweep_when_due(self) -> None:
         """Begin a sweep if the last one is long ago; `stop` ends it."""
@@ -134,19 +137,19 @@ class BroadcastGroups:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         over: list[str] = []
         silent: dict[str, tuple[int, float]] = {}
-        for one in map(_member, configs):
-            if one is None:
+        for member in map(_member, configs):
+            if member is None:
                 continue
-            if one.group not in parents:
-                over.append(one.member_group)
-            elif one.seen_ms < now_ms - round(self.expiry_s * 1000):
-                seen_ms, since = self._silent.get(one.member_group, (one.seen_ms, now))
-                if seen_ms != one.seen_ms:
+            if member.group not in parents:
+                over.append(member.member_group)
+            elif member.seen_ms < now_ms - round(self.expiry_s * 1000):
+                seen_ms, since = self._silent.get(member.member_group, (member.seen_ms, now))
+                if seen_ms != member.seen_ms:
                     since = now
                 if now - since >= self._grace_s:
-                    over.append(one.member_group)
+                    over.append(member.member_group)
                 else:
-                    silent[one.member_group] = (one.seen_ms, since)
+                    silent[member.member_group] = (member.seen_ms, since)
         self._silent = silent
         return await self._delete(over)
 
@@ -176,7 +179,7 @@ class BroadcastGroups:
     async def _make(self, wanted: GroupConfig, group: GroupConfig) -> None:
         # By their names alone: when a thousand clients come at once, each looks through all of them.
         begin = member_group(group.name, "")
-        there = [one.name for one in await self._broker.groups() if one.name.startswith(begin)]
+        there = [other.name for other in await self._broker.groups() if other.name.startswith(begin)]
         if len(there) >= self.max_members:
             raise TooManyRequests(
                 f"broadcast group {group.name} has {self.max_members} members, which is the limit;"
@@ -231,12 +234,12 @@ def is_member(config: GroupConfig) -> bool:
 def _member(config: GroupConfig) -> Member | None:
     if not is_member(config):
         return None
-    told = config.attributes
+    attributes = config.attributes
     return Member(
-        told.get(BROADCAST_GROUP, ""),
-        told.get(BROADCAST_CLIENT, ""),
+        attributes.get(BROADCAST_GROUP, ""),
+        attributes.get(BROADCAST_CLIENT, ""),
         config.name,
-        _number(told.get(BROADCAST_SEEN)),
+        _number(attributes.get(BROADCAST_SEEN)),
     )
 
 

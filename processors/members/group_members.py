@@ -40,24 +40,26 @@ class GroupMembers:
         """
         with self._watch_members:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
-            found = {client.client_id for client in self._clients.consumers_of(group)}
+            clients = {client.client_id for client in self._clients.consumers_of(group)}
             if self._tells_consumers is not None:
-                found.update(await self._tells_consumers.consumers(group))
-        return sorted(found)
+                clients.update(await self._tells_consumers.consumers(group))
+        return sorted(clients)
 
     async def readers_of(self, context: Context, topic: str) -> list[str]:
         """The groups that have read a topic, or subscribe to it now, sorted. Raises TopicNotFound."""
         with self._watch_members:
             self._admit(context, Action.GET, topic=topic)
             await self._broker.topic(topic)
-            found = {one.group for one in self._clients.all() if one.group and topic in one.topics}
+            readers = {
+                client.group for client in self._clients.all() if client.group and topic in client.topics
+            }
             if self._tells_readers is not None:
-                return sorted(found.union(await self._tells_readers.readers(topic)))
+                return sorted(readers.union(await self._tells_readers.readers(topic)))
             for number, group in enumerate(await self._broker.groups()):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # there may be many, and the broker may answer at once
-                if group.name not in found and not is_member(group):
+                if group.name not in readers and not is_member(group):
                     with contextlib.suppress(GroupNotFound):  # deleted meanwhile
                         if topic in await self._broker.topics_of(group.name):
-                            found.add(group.name)
-        return sorted(found)
+                            readers.add(group.name)
+        return sorted(readers)

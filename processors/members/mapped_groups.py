@@ -195,13 +195,13 @@ class MappedGroups:
         else:
             self._keep_loose(key, self._facts[key])
 
-    def on_switch(self, told: Callable[[str, bool], None]) -> Callable[[], None]:
+    def on_switch(self, listener: Callable[[str, bool], None]) -> Callable[[], None]:
         """Who is told a group that is mapped from now on, or is not any more; all of them are.
 
         What is returned is called, once, by who is not to be told any more.
         """
-        self._told.append(told)
-        return partial(self._told.remove, told)
+        self._told.append(listener)
+        return partial(self._told.remove, listener)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -300,10 +300,10 @@ class MappedGroups:
 
     def _members_here(self, group: str) -> list[GroupMember]:
         here = self._clients.consumers_of(group)
-        return [GroupMember(one.client_id, True, self.reading_of(one)) for one in here]
+        return [GroupMember(client.client_id, True, self.reading_of(client)) for client in here]
 
     def _classic_here(self, group: str) -> bool:
-        return any(one.reading is not Reading.NEUTRAL for one in self._clients.consumers_of(group))
+        return any(client.reading is not Reading.NEUTRAL for client in self._clients.consumers_of(group))
 
     def _keep(self, group: str, choice: Choice) -> Choice:
         """Keep what was judged while a classic member is here, and tell when it is another one."""
@@ -320,9 +320,9 @@ class MappedGroups:
             (self._mapped.add if mapped else self._mapped.discard)(group)
             now = "mapped onto pop" if mapped else "on true pull"
             _log.info("group %s is %s now: %s", group, now, choice.why)
-            for told in tuple(self._told):
+            for listener in tuple(self._told):
                 try:
-                    told(group, mapped)
+                    listener(group, mapped)
                 except Exception:
                     _log.exception("how group %s reads now could not be told", group)
         return choice

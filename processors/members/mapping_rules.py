@@ -82,14 +82,14 @@ def unfit(config: GroupConfig) -> str:
 def hindrance(members: Iterable[GroupMember]) -> str:
     """Who keeps the group on true pull, and why; empty: nobody."""
     pulling = ""
-    for one in members:
-        if not one.gateway:
+    for member in members:
+        if not member.gateway:
             return (
-                f"client {shown(one.client_id, _LONGEST)} is connected to the brokers themselves, or through"
-                " a gateway that does not map the group"
+                f"client {shown(member.client_id, _LONGEST)} is connected to the brokers themselves,"
+                " or through a gateway that does not map the group"
             )
-        if one.reading is Reading.TRUE_PULL and not pulling:
-            pulling = one.client_id
+        if member.reading is Reading.TRUE_PULL and not pulling:
+            pulling = member.client_id
     if pulling:
         return (
             f"client {shown(pulling, _LONGEST)} needs true pull: it locks queues, broadcasts, pulls by itself"
@@ -102,9 +102,9 @@ def choose(members: Sequence[GroupMember]) -> Choice:
     """For a group that the settings name, from all its members that are known; some may be told twice."""
     if why := hindrance(members):
         return Choice(False, why)
-    readings = {one.reading for one in members}
+    readings = {member.reading for member in members}
     if Reading.CONCURRENT in readings:
-        count = len({one.client_id for one in members})
+        count = len({member.client_id for member in members})
         return Choice(True, f"all of its clients ({count}) come through gateways, and none needs true pull")
     if Reading.UNKNOWN in readings:
         return Choice(False, "no classic consumer of it has pulled yet, and orderly ones lock before they do")

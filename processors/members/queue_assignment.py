@@ -54,15 +54,17 @@ class QueueAssignment:
             )
         config = await self._routing.group(group)
         queues = sorted(
-            (await self._routing.route(topic)).readable, key=lambda one: (one.broker, one.queue_id)
+            (await self._routing.route(topic)).readable, key=lambda queue: (queue.broker, queue.queue_id)
         )
         if broadcast:
-            return [AssignedQueue(one.broker, one.queue_id) for one in queues]
+            return [AssignedQueue(queue.broker, queue.queue_id) for queue in queues]
         if POPPED + topic in config.attributes:
             # Messages are shared then, not queues.
-            return [AssignedQueue(broker, -1, True) for broker in dict.fromkeys(one.broker for one in queues)]
+            return [
+                AssignedQueue(broker, -1, True) for broker in dict.fromkeys(queue.broker for queue in queues)
+            ]
         share = share_of(strategy, queues, await self._consumers(context, group), client_id)
-        return [AssignedQueue(one.broker, one.queue_id) for one in share]
+        return [AssignedQueue(queue.broker, queue.queue_id) for queue in share]
 
     async def set_popped(self, context: Context, topic: str, group: str, popped: bool, share: int) -> None:
         """Have a group read a topic by pop, or by pull. Raises as `assigned`, and Forbidden."""

@@ -348,14 +348,14 @@ def _check_alone(message: Message, limits: Limits) -> None:
         check_lite_topic(message.lite_topic, limits.max_lite_topic_bytes)
         if priority is not None:
             raise PropertyConflict("a lite topic", "a priority")
-    what = "a priority" if priority is not None else "a lite topic"
-    for other, found in (
+    first = "a priority" if priority is not None else "a lite topic"
+    for other, present in (
         ("a message group", message.message_group),
         ("a delivery time", message.deliver_at_ms),
         ("a transaction", message.type is MessageType.TRANSACTION),
     ):
-        if found:
-            raise PropertyConflict(what, other)
+        if present:
+            raise PropertyConflict(first, other)
 
 
 def _length(text: str) -> int:

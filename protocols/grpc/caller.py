@@ -89,22 +89,22 @@ class Caller:
         deadline = time.monotonic() + 2 * self.wish.patience_s
         while time.monotonic() < deadline:
             asked_ms = time.time_ns() // 1_000_000
-            found = None
+            wanted = None
             done = []
             async for frame in self.frames(self.wish.patience_s, _AT_ONCE):
                 if frame.WhichOneof("content") != "message":
                     continue
                 message = frame.message
                 if message.system_properties.message_id == message_id:
-                    found = message
-                if message is found or not _is_anothers(message):
+                    wanted = message
+                if message is wanted or not _is_anothers(message):
                     done.append(message)
                 else:
                     await self._give_up(message)
             if done:
                 await self._finish(done)
-            if found is not None:
-                return found, asked_ms, time.time_ns() // 1_000_000
+            if wanted is not None:
+                return wanted, asked_ms, time.time_ns() // 1_000_000
         return None, 0, 0
 
     async def frames(self, wait_s: float, at_most: int = 1) -> AsyncIterator[rpc.ReceiveMessageResponse]:

@@ -128,8 +128,12 @@ class _Looking(Caller):
         self.expect("route", answer.status)
         queues = answer.message_queues
         yield Finding("route", Level.OK, f"topic {topic} has {len(queues)} queues")
-        told = {(one.host, one.port): None for queue in queues for one in queue.broker.endpoints.addresses}
-        for host, port in told:
+        addresses = {
+            (address.host, address.port): None
+            for queue in queues
+            for address in queue.broker.endpoints.addresses
+        }
+        for host, port in addresses:
             yield await self._advertised(host, port)
 
     async def _asked(self, topic: str) -> rpc.QueryRouteResponse:
@@ -144,8 +148,8 @@ class _Looking(Caller):
             return Finding("advertised", Level.OK, f"clients are told to use {address}, this address")
         trouble = await port_trouble(host.strip("[]"), port, wish.patience_s)
         if trouble is None:
-            found = await spoken(host.strip("[]"), port, wish.patience_s)
-            trouble = None if found.level is Level.OK else (found.what, found.advice)
+            finding = await spoken(host.strip("[]"), port, wish.patience_s)
+            trouble = None if finding.level is Level.OK else (finding.what, finding.advice)
         how = (
             "leave `advertised.address` empty, then clients are told what they dialled; or set it to an"
             " address that all of them reach"
@@ -249,8 +253,8 @@ class _Looking(Caller):
                 f"a body of {size} bytes, which the settings allow, is not taken: {refused.finding.what}",
                 "a proxy in between has a smaller limit: raise it, or set limits.max_body_bytes to it",
             )
-        found, _, _ = await self.receive(message_id)
-        if found is None:
+        message, _, _ = await self.receive(message_id)
+        if message is None:
             return Finding("message-size", Level.PROBLEM, f"a body of {size} bytes does not come back")
         return Finding("message-size", Level.OK, f"a body of {size} bytes comes through in both directions")
 

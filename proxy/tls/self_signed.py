@@ -54,8 +54,8 @@ def _run(folder: Path) -> None:
             command, check=True, capture_output=True, text=True, timeout=_LONGEST_S, stdin=subprocess.DEVNULL
         )
     except subprocess.CalledProcessError as error:
-        told = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.returncode}"]
-        raise OSError(f"no certificate could be made: {told[0]}") from None
+        reason = error.stderr.strip().splitlines()[-1:] or [f"exit code {error.returncode}"]
+        raise OSError(f"no certificate could be made: {reason[0]}") from None
     except subprocess.TimeoutExpired:
         raise OSError(f"no certificate could be made within {_LONGEST_S:g} s") from None
 
@@ -73,8 +73,8 @@ def make_pair(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     host = socket.gethostname()[:64] or "popgate"
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    names = [x509.DNSName(one) for one in dict.fromkeys((_ascii(host), "localhost"))]
-    addresses = [x509.IPAddress(ipaddress.ip_address(one)) for one in ("127.0.0.1", "::1")]
+    names = [x509.DNSName(each_name) for each_name in dict.fromkeys((_ascii(host), "localhost"))]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each_name)) for each_name in ("127.0.0.1", "::1")]
     # A day before: clocks of clients may be late.
     begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     certificate = (

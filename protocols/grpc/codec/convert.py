@@ -126,8 +126,8 @@ def _unknown(system: pb.SystemProperties) -> BadRequest:
 
 def _check_digest(body: bytes, digest: pb.Digest) -> None:
     """Compare a body, as it was sent, with what the sender says of it."""
-    told = digest.checksum.strip().upper()
-    if not told:
+    given = digest.checksum.strip().upper()
+    if not given:
         return
     match digest.type:
         case pb.MD5:
@@ -137,12 +137,12 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
         case pb.CRC32:
             # Clients differ in leading zeros.
             actual = f"{zlib.crc32(body):X}"
-            told = told.lstrip("0") or "0"
+            given = given.lstrip("0") or "0"
         case _:
             return
-    if actual != told:
+    if actual != given:
         raise BadRequest(
-            f"the body of {len(body)} bytes has the digest {actual}, not {shown(told, 40)} as it says",
+            f"the body of {len(body)} bytes has the digest {actual}, not {shown(given, 40)} as it says",
             Fault.MESSAGE_CORRUPTED,
         )
 

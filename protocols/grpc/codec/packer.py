@@ -150,8 +150,8 @@ def _keys(system: pb.SystemProperties) -> tuple[str, ...] | None:
     if not keys:
         return ()
     if len(keys) > 1:
-        found = tuple(keys)
-        return None if any(not key or key.isspace() for key in found) else found
+        names = tuple(keys)
+        return None if any(not key or key.isspace() for key in names) else names
     key = keys[0]
     return None if not key or key.isspace() else (key,)
 
@@ -176,11 +176,11 @@ def encode_sent(results: Sequence[Sent]) -> bytes:
     """The SendMessageResponse of messages that were all stored."""
     parts = [b"\x0a", bytes((len(_STATUS),)), _STATUS]
     status = b"\x0a%b%b\x12" % (bytes((len(_STATUS),)), _STATUS)
-    for one in results:
-        message_id = one.message_id.encode()
+    for result in results:
+        message_id = result.message_id.encode()
         size = len(message_id)
         entry = b"%b%b%b" % (status, varint(size), message_id)
-        if one.offset:
-            entry = b"%b\x20%b" % (entry, varint(one.offset))
+        if result.offset:
+            entry = b"%b\x20%b" % (entry, varint(result.offset))
         parts += (b"\x12", varint(len(entry)), entry)
     return b"".join(parts)

@@ -97,25 +97,25 @@ def encode_time(ms: int) -> bytes:
     Other doors let through times that no Timestamp can tell; some clients fail on those.
     """
     seconds, rest = divmod(min(max(ms, 0), LATEST_MS), 1000)
-    told = (b"\x08" + varint(seconds) if seconds else b"") + (
+    encoded = (b"\x08" + varint(seconds) if seconds else b"") + (
         b"\x10" + varint(rest * 1_000_000) if rest else b""
     )
-    return _LENGTHS[len(told)] + told
+    return _LENGTHS[len(encoded)] + encoded
 
 
 @lru_cache(maxsize=256)
 def _topic(name: str, namespace: str) -> bytes:
-    told = _field(b"\x12", name.encode())
+    resource = _field(b"\x12", name.encode())
     if namespace:
-        told = _field(b"\x0a", namespace.encode()) + told
-    return _field(b"\x0a", told)
+        resource = _field(b"\x0a", namespace.encode()) + resource
+    return _field(b"\x0a", resource)
 
 
 @lru_cache(maxsize=1024)
 def _place(store_host: str, queue_id: int, attempt: int) -> bytes:
     """What the messages of one queue have alike: store host, queue, attempt."""
-    told = _field(b"\x52", store_host.encode()) if store_host else b""
-    return told + b"\x68" + varint(queue_id) + b"\x80\x01" + varint(max(attempt, 1))
+    encoded = _field(b"\x52", store_host.encode()) if store_host else b""
+    return encoded + b"\x68" + varint(queue_id) + b"\x80\x01" + varint(max(attempt, 1))
 
 
 @lru_cache(maxsize=1024)
@@ -150,8 +150,8 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     block = stored.properties
     if not block.isascii():
         block = block.decode("utf-8", "replace").encode()
-    found = split_properties(block)
-    get = found.get
+    properties = split_properties(block)
+    get = properties.get
     body, packed = _body_out(stored)
     offset = stored.offset
     namespace = topic.resource_namespace if topic is not None else ""
@@ -165,8 +165,8 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         born_host = _host_of(stored.born_host)
     kind = 1
     rare = b""
-    if not _RARE.isdisjoint(found):
-        kind, rare = _type_of(found), _rare_fields(found)
+    if not _RARE.isdisjoint(properties):
+        kind, rare = _type_of(properties), _rare_fields(properties)
     parts = [
         b"\x1a",
         _LENGTHS[len(message_id)],
@@ -203,36 +203,36 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
             parts.append(_hidden_for(told_by[2]))
     system = b"".join(parts)
     parts = [_topic(stored.topic, namespace)]
-    for key, value in found.items():
+    for key, value in properties.items():
         if key not in HIDDEN:
-            told = _LENGTHS[len(key)]
+            key_length = _LENGTHS[len(key)]
             length = _LENGTHS[len(value)]
-            size = 2 + len(told) + len(key) + len(length) + len(value)
-            parts += (b"\x12", _LENGTHS[size], b"\x0a", told, key, b"\x12", length, value)
+            size = 2 + len(key_length) + len(key) + len(length) + len(value)
+            parts += (b"\x12", _LENGTHS[size], b"\x0a", key_length, key, b"\x12", length, value)
     parts += (b"\x1a", _LENGTHS[len(system)], system, b"\x22", _LENGTHS[len(body)], body)
     return b"".join(parts)
 
 
-def _rare_fields(found: dict[bytes, bytes]) -> bytes:
+def _rare_fields(properties: dict[bytes, bytes]) -> bytes:
     """The fields of `SystemProperties` that most messages have not."""
-    get = found.get
-    told = b""
+    get = properties.get
+    encoded = b""
     if (message_group := get(_SHARDING_KEY)) is not None:
-        told += _field(b"\x8a\x01", message_group)
+        encoded += _field(b"\x8a\x01", message_group)
     if (trace := get(_TRACE_CONTEXT)) is not None:
-        told += _field(b"\x92\x01", trace)
+        encoded += _field(b"\x92\x01", trace)
     if (lite_topic := get(_LITE_TOPIC)) is not None:
-        told += _field(b"\xaa\x01", lite_topic)
+        encoded += _field(b"\xaa\x01", lite_topic)
     priority = get(_PRIORITY)
     if priority is not None and len(priority) < 10 and priority.isdigit():
-        told += b"\xb0\x01" + varint(int(priority))
+        encoded += b"\xb0\x01" + varint(int(priority))
     due = get(_DUE)
     if due is not None and len(due) < 16 and due.isdigit():
-        told += b"\x5a" + encode_time(int(due))
+        encoded += b"\x5a" + encode_time(int(due))
     origin = get(_DLQ_TOPIC)
     if origin is not None and (origin_id := get(_DLQ_ID)) is not None:
-        told += _field(b"\xa2\x01", _field(b"\x0a", origin) + _field(b"\x12", origin_id))
-    return told
+        encoded += _field(b"\xa2\x01", _field(b"\x0a", origin) + _field(b"\x12", origin_id))
+    return encoded
 
 
 def _body_out(stored: StoredMessage) -> tuple[bytes, bool]:
@@ -253,16 +253,16 @@ def _body_out(stored: StoredMessage) -> tuple[bytes, bool]:
         return body, True
 
 
-def _type_of(found: dict[bytes, bytes]) -> int:
+def _type_of(properties: dict[bytes, bytes]) -> int:
     """A number of `MessageType`."""
-    if found.get(_TRAN_MSG) == b"true":
+    if properties.get(_TRAN_MSG) == b"true":
         return pb.TRANSACTION
-    if not _DELAYED.isdisjoint(found):
+    if not _DELAYED.isdisjoint(properties):
         return pb.DELAY
-    if _SHARDING_KEY in found:
+    if _SHARDING_KEY in properties:
         return pb.FIFO
-    if _PRIORITY in found:
+    if _PRIORITY in properties:
         return pb.PRIORITY
-    if _LITE_TOPIC in found:
+    if _LITE_TOPIC in properties:
         return pb.LITE
     return pb.NORMAL

@@ -38,11 +38,11 @@ def unpacked(message: bytes, most: int) -> bytes:
     limit = borne(message, most)
     unpacker = zlib.decompressobj(wbits=31)
     try:
-        found = unpacker.decompress(message, limit + 1)
+        data = unpacker.decompress(message, limit + 1)
     except zlib.error:
         raise Unpackable("a compressed message cannot be read") from None
-    if len(found) > limit:
+    if len(data) > limit:
         raise TooLarge(limit)
     if not unpacker.eof or unpacker.unused_data:
         raise Unpackable("a compressed message has no end, or something behind it")
-    return found
+    return data

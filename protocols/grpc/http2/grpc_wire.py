@@ -307,9 +307,9 @@ class GrpcWire(Keeping):
         most = self.limits.max_message_bytes
         size = borne(message, most)  # counted also of what is found to be none in the end
         try:
-            found = unpacked(message, most)
-            size = len(found)
-            return found
+            data = unpacked(message, most)
+            size = len(data)
+            return data
         except Unpackable as error:
             raise _Refusal(Status.INTERNAL, str(error)) from None
         except TooLarge as error:

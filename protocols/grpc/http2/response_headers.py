@@ -33,8 +33,8 @@ def status_block(status: int, sentence: str) -> bytes:
     """What the end of a call says."""
     if status == 0:
         return FINE
-    told = quote(sentence[:_LONGEST_SENTENCE], safe=_PRINTABLE, errors="replace")
-    return encode_fields([("grpc-status", str(int(status))), ("grpc-message", told)])
+    quoted = quote(sentence[:_LONGEST_SENTENCE], safe=_PRINTABLE, errors="replace")
+    return encode_fields([("grpc-status", str(int(status))), ("grpc-message", quoted)])
 
 
 def metadata_block(metadata: Metadata) -> bytes:

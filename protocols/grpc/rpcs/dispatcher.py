@@ -162,11 +162,11 @@ class Calls(Protocol):
     def fails_calls(self) -> bool: ...
 
     async def unary(
-        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
     ) -> Any: ...
 
     async def streamed(
-        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None: ...
 
     async def telemetry(self, commands: Commands, call: Call) -> None: ...
@@ -200,7 +200,7 @@ class Door:
         """Is told how every call ended."""
 
     async def unary(
-        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
     ) -> Any:
         """The answer to a unary RPC: a message of its answer's class.
 
@@ -215,25 +215,25 @@ class Door:
             readable = _readable(request)
             if size is None:
                 size = readable.ByteSize()
-            if size > what.spared_bytes:
+            if size > method.spared_bytes:
                 held.take(size)
             else:
                 held.add(size)
-            answer = await what.method(self._service, readable, context)
+            answer = await method.method(self._service, readable, context)
         except GatewayError as error:
-            answer = what.answer(status=status_of(error, context))
+            answer = method.answer(status=status_of(error, context))
         except Exception:
-            answer = what.answer(status=_bug(what.name, context))
+            answer = method.answer(status=_bug(method.name, context))
         finally:
             held.release()
         code = answer.status.code
-        self.calls.answered(what.name, _CODES.get(code, "OTHER"), self._clock.monotonic() - began)
+        self.calls.answered(method.name, _CODES.get(code, "OTHER"), self._clock.monotonic() - began)
         if code != pb.OK:
             self.calls.refused(*names_of(request))
         return answer
 
     async def streamed(
-        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
@@ -243,14 +243,14 @@ class Door:
         began = self._clock.monotonic()
         code = _GONE
         try:
-            code = await self._streamed(what, request, call, answers)
+            code = await self._streamed(method, request, call, answers)
         finally:
-            self.calls.answered(what.name, code, self._clock.monotonic() - began)
+            self.calls.answered(method.name, code, self._clock.monotonic() - began)
         if code not in _FINE:
             self.calls.refused(*names_of(request))
 
     async def _streamed(
-        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> str:
         """The name of the code that was told."""
         context = open_context(call, self._clock)
@@ -258,19 +258,19 @@ class Door:
         try:
             try:
                 self._admit(context, call)
-                code = await what.method(self._service, _readable(request), context, answers)
+                code = await method.method(self._service, _readable(request), context, answers)
             except GatewayError as error:
                 status = status_of(error, context)
                 code = status.code
-                await answers.write(what.answer(status=status))
+                await answers.write(method.answer(status=status))
         except BrokenStream:
             # What was not delivered is on its way back, and there is nobody to tell.
             return _GONE
         except Exception:
-            status = _bug(what.name, context)
+            status = _bug(method.name, context)
             code = status.code
             with suppress(BrokenStream):
-                await answers.write(what.answer(status=status))
+                await answers.write(method.answer(status=status))
         finally:
             held.release()
         return _CODES.get(code, "OTHER")

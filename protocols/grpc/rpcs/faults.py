@@ -70,11 +70,11 @@ class FaultyDoor(Door):
         self._faults = faults
 
     async def unary(
-        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
     ) -> Any:
         """Raises CallFailed, which a `Door` does not."""
-        rule = self._faults.strike(what.name)
-        work = super().unary(what, request, call, size)
+        rule = self._faults.strike(method.name)
+        work = super().unary(method, request, call, size)
         if rule is None:
             return await work
         if rule.verb == "cancel":
@@ -85,16 +85,16 @@ class FaultyDoor(Door):
         return answer
 
     async def streamed(
-        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None:
         """Raises CallFailed, which a `Door` does not."""
-        rule = self._faults.strike(what.name)
+        rule = self._faults.strike(method.name)
         if rule is None:
-            await super().streamed(what, request, call, answers)
+            await super().streamed(method, request, call, answers)
             return
         cut = _Cut(answers, rule, self)
         try:
-            await super().streamed(what, request, call, cut)
+            await super().streamed(method, request, call, cut)
         except asyncio.CancelledError:
             if cut.struck and rule.verb == "cancel":
                 raise _cancelled(rule) from None

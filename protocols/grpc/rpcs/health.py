@@ -70,14 +70,14 @@ class Health:
             )
         self._watches += 1
         self._look()
-        told = None
+        last = None
         try:
             while True:
                 changed, over = self._changed, self._over
                 status = self._status_of(request.service)
-                if status != told:
+                if status != last:
                     await answers.write(HealthCheckResponse(status=status))
-                    told = status
+                    last = status
                 if over:
                     return
                 await changed.wait()

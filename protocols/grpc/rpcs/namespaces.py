@@ -159,16 +159,16 @@ def take_in(request: Message) -> Known:
 
 def tell(answer: Message, known: Known) -> None:
     """Give what an answer names the names that its client knows, also in what is said of failures."""
-    for step, found in _found(answer, _ways_out(answer.DESCRIPTOR)):
+    for step, part in _found(answer, _ways_out(answer.DESCRIPTOR)):
         if step.kind == _STATUS:
-            if known and found.code != pb.Code.OK:
-                found.message = retold(found.message, known)
+            if known and part.code != pb.Code.OK:
+                part.message = retold(part.message, known)
         elif step.kind == _DEAD_LETTER:
-            found.topic = parts_of(found.topic)[1]
+            part.topic = parts_of(part.topic)[1]
         else:
-            namespace, name = parts_of(found.name)
+            namespace, name = parts_of(part.name)
             if namespace:
-                found.resource_namespace, found.name = namespace, name
+                part.resource_namespace, part.name = namespace, name
 
 
 def retold(sentence: str, known: Known) -> str:
@@ -208,19 +208,19 @@ class NamespacedDoor:
         return self._inner.fails_calls
 
     async def unary(
-        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
     ) -> Any:
         request, known = _taken_in(request)
-        answer = await self._inner.unary(what, request, call, size)
+        answer = await self._inner.unary(method, request, call, size)
         if not isinstance(answer, EncodedAnswer):  # that names nothing
             tell(answer, known)
         return answer
 
     async def streamed(
-        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None:
         request, known = _taken_in(request)
-        await self._inner.streamed(what, request, call, _Told(answers, known))
+        await self._inner.streamed(method, request, call, _Told(answers, known))
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
         named = _NamedCommands(commands)

@@ -107,8 +107,8 @@ class Reflection:
                 case "all_extension_numbers_of_type":
                     # The pool has no extensions; that the type is known is all that can be told.
                     POOL.FindMessageTypeByName(question.all_extension_numbers_of_type)
-                    told = answer.all_extension_numbers_response
-                    told.base_type_name = question.all_extension_numbers_of_type
+                    numbers = answer.all_extension_numbers_response
+                    numbers.base_type_name = question.all_extension_numbers_of_type
                 case "file_containing_extension":
                     raise KeyError
                 case _:
@@ -151,16 +151,16 @@ def _file_with(symbol: str) -> FileDescriptor:
 
 def _with_imports(file: FileDescriptor) -> list[bytes]:
     """The file and all that it imports, each once, what is imported after what imports it."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
 
-    def visit(one: FileDescriptor) -> None:
-        if one.name not in found:
-            for imported in one.dependencies:
+    def visit(described: FileDescriptor) -> None:
+        if described.name not in files:
+            for imported in described.dependencies:
                 visit(imported)
-            found[one.name] = one.serialized_pb
+            files[described.name] = described.serialized_pb
 
     visit(file)
-    return list(reversed(found.values()))
+    return list(reversed(files.values()))
 
 
 _ALPHA_FILE: Final = "grpc/reflection/v1alpha/reflection.proto"

@@ -51,12 +51,12 @@ class GrpcioCall:
 
     @property
     def names(self) -> tuple[str, ...]:
-        told = self._context.auth_context()
+        properties = self._context.auth_context()
         return tuple(
             sorted(
                 f"{kind}:{alternative_name(kind, name.decode(errors='replace'))}"
                 for kind, field in _NAMES.items()
-                for name in told.get(field, ())
+                for name in properties.get(field, ())
             )
         )
 

@@ -76,19 +76,19 @@ def _reason(host: str, port: int) -> str:
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
     """gRPC asks at every handshake; None: as before."""
-    told = -1
+    generation = -1
 
     def ask() -> Any:
-        nonlocal told
+        nonlocal generation
         certificate.current()
-        if told == certificate.generation:
+        if generation == certificate.generation:
             return None
         try:
             key, chain = certificate.pem()
             authorities = certificate.client_authorities()
         except OSError:
             return None
-        told = certificate.generation
+        generation = certificate.generation
         return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
 
     return grpc.dynamic_ssl_server_credentials(
@@ -251,17 +251,17 @@ class GrpcioServer:
         unary = self._failing_unary if fails else self._unary
         streamed = self._failing_streamed if fails else self._streamed
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            what.name: grpc.unary_unary_rpc_method_handler(
-                cast(Any, partial(unary, what)),
-                request_deserializer=cast(Any, measuring_reader_of(what.request)),
+            method.name: grpc.unary_unary_rpc_method_handler(
+                cast(Any, partial(unary, method)),
+                request_deserializer=cast(Any, measuring_reader_of(method.request)),
                 response_serializer=_serialized,
             )
-            for what in UNARY
+            for method in UNARY
         }
-        for what in STREAMED:
-            handlers[what.name] = grpc.unary_stream_rpc_method_handler(
-                cast(Any, partial(streamed, what)),
-                request_deserializer=cast(Any, reader_of(what.request)),
+        for method in STREAMED:
+            handlers[method.name] = grpc.unary_stream_rpc_method_handler(
+                cast(Any, partial(streamed, method)),
+                request_deserializer=cast(Any, reader_of(method.request)),
                 response_serializer=_encoded,
             )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
@@ -294,37 +294,39 @@ class GrpcioServer:
             for service in reflecting.SERVICES
         )
 
-    async def _unary(self, what: Unary, measured: tuple[Message | Unreadable, int], context: _Context) -> Any:
+    async def _unary(
+        self, method: Unary, measured: tuple[Message | Unreadable, int], context: _Context
+    ) -> Any:
         request, size = measured
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            answer = await self._door.unary(what, request, call, size)
+            answer = await self._door.unary(method, request, call, size)
             if self._told is not None:
                 await self._told.wait()
             return answer
         finally:
             self.under_way.over(call)
 
-    async def _streamed(self, what: Streamed, request: Message | Unreadable, context: _Context) -> None:
+    async def _streamed(self, method: Streamed, request: Message | Unreadable, context: _Context) -> None:
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            await self._door.streamed(what, request, call, GrpcioStream(context))
+            await self._door.streamed(method, request, call, GrpcioStream(context))
             if self._told is not None:
                 await self._told.wait()
         finally:
             self.under_way.over(call)
 
     async def _failing_unary(
-        self, what: Unary, measured: tuple[Message | Unreadable, int], context: _Context
+        self, method: Unary, measured: tuple[Message | Unreadable, int], context: _Context
     ) -> Any:
-        return await _ending(context, self._unary(what, measured, context))
+        return await _ending(context, self._unary(method, measured, context))
 
     async def _failing_streamed(
-        self, what: Streamed, request: Message | Unreadable, context: _Context
+        self, method: Streamed, request: Message | Unreadable, context: _Context
     ) -> None:
-        await _ending(context, self._streamed(what, request, context))
+        await _ending(context, self._streamed(method, request, context))
 
     async def _telemetry(self, _requests: object, context: _Context) -> None:
         # One client waits for the headers before it does anything else (pitfall 5).

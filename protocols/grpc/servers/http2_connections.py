@@ -91,15 +91,15 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
         if not self._host.on_open(self):
             transport.abort()
 
-    def begin(self, told: Proxied) -> None:
+    def begin(self, proxied: Proxied) -> None:
         """A header of the PROXY protocol has been read by somebody else, before it was open."""
-        self._proxied = told
+        self._proxied = proxied
 
-    def _is_for(self, told: Proxied) -> None:
-        if told.peer is not None:
-            self.peer = joined(*told.peer)
-        if told.local is not None:
-            self.local = joined(*told.local)
+    def _is_for(self, proxied: Proxied) -> None:
+        if proxied.peer is not None:
+            self.peer = joined(*proxied.peer)
+        if proxied.local is not None:
+            self.local = joined(*proxied.local)
 
     def on_heard(self) -> None:
         self.wire.now = self.loop.time()

@@ -238,33 +238,33 @@ class Http2Server:
         self._shapes[path] = shape
 
     def _add_messaging(self) -> None:
-        for what in UNARY:
-            self.add(f"/{SERVICE}/{what.name}", Shape.ONE, self._unary(what))
-        for one in STREAMED:
-            self.add(f"/{SERVICE}/{one.name}", Shape.ONE, self._streamed(one))
+        for method in UNARY:
+            self.add(f"/{SERVICE}/{method.name}", Shape.ONE, self._unary(method))
+        for streamed in STREAMED:
+            self.add(f"/{SERVICE}/{streamed.name}", Shape.ONE, self._streamed(streamed))
         self.add(f"/{SERVICE}/Telemetry", Shape.MANY, self._telemetry)
 
-    def _unary(self, what: Unary) -> Serve:
-        read, door, under_way = reader_of(what.request), self._door, self.under_way
+    def _unary(self, method: Unary) -> Serve:
+        read, door, under_way = reader_of(method.request), self._door, self.under_way
         requests = under_way.requests
 
         async def serve(call: Http2Call, message: bytes) -> None:
             requests[call] = call.connection
             try:
-                answer = await door.unary(what, read(message), call, len(message))
+                answer = await door.unary(method, read(message), call, len(message))
                 call.answer(answer.SerializeToString())
             finally:
                 under_way.over(call)
 
         return serve
 
-    def _streamed(self, what: Streamed) -> Serve:
-        read, door, under_way = reader_of(what.request), self._door, self.under_way
+    def _streamed(self, method: Streamed) -> Serve:
+        read, door, under_way = reader_of(method.request), self._door, self.under_way
 
         async def serve(call: Http2Call, message: bytes) -> None:
             under_way.requests[call] = call.connection
             try:
-                await door.streamed(what, read(message), call, call)
+                await door.streamed(method, read(message), call, call)
                 call.finish()
             finally:
                 under_way.over(call)

@@ -79,14 +79,14 @@ class MessagingService(Positions):
     async def query_assignment(
         self, request: rpc.QueryAssignmentRequest, context: Context
     ) -> rpc.QueryAssignmentResponse:
-        found = await self._processor.assignments(context, request.topic.name, request.group.name)
+        assigned = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
-        types = convert.types_out(found.route, context, lite=self._processor.lite.available)
+        types = convert.types_out(assigned.route, context, lite=self._processor.lite.available)
         return rpc.QueryAssignmentResponse(
             status=OK,
             assignments=[
                 pb.Assignment(message_queue=convert.queue_out(q, types, request.topic, endpoints))
-                for q in found.queues
+                for q in assigned.queues
             ],
         )
 
@@ -161,8 +161,8 @@ class MessagingService(Positions):
                 await self._deliver(request, context, answers, messages)
                 return pb.OK
             status = _NOTHING
-        told = rpc.ReceiveMessageResponse(status=status).SerializeToString()
-        await _write_all(answers, [told, self._time_told()])
+        ending = rpc.ReceiveMessageResponse(status=status).SerializeToString()
+        await _write_all(answers, [ending, self._time_told()])
         return status.code
 
     def _time_told(self) -> bytes:
@@ -386,9 +386,9 @@ def _full(topic: pb.Resource) -> str:
 
 def _together(statuses: Iterable[pb.Status]) -> pb.Status:
     """The status of an answer with entries: theirs when they agree, else MULTIPLE_RESULTS (pitfall 17)."""
-    found = {status.code: status for status in statuses}
-    if len(found) == 1:
-        return next(iter(found.values()))
+    distinct = {status.code: status for status in statuses}
+    if len(distinct) == 1:
+        return next(iter(distinct.values()))
     return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
 
 

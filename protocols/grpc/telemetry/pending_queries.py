@@ -103,14 +103,14 @@ class Asked:
         self._open.clear()
 
     def _refusal(self, status: pb.Status) -> GatewayError:
-        told = f"client {shown(self._client_id)} answered {code_name(status.code)}"
+        sentence = f"client {shown(self._client_id)} answered {code_name(status.code)}"
         if status.message:
-            told += f": {shown(status.message, 200)}"
+            sentence += f": {shown(status.message, 200)}"
         if status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
-            return Forbidden(told)
+            return Forbidden(sentence)
         if status.code in (pb.Code.NOT_IMPLEMENTED, pb.Code.UNSUPPORTED):
             return Unsupported(f"what client {shown(self._client_id)} was asked for")
-        return GatewayError(told)
+        return GatewayError(sentence)
 
 
 def code_name(code: int) -> str:

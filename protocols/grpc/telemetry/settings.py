@@ -129,11 +129,11 @@ def topics_in(settings: pb.Settings) -> frozenset[str]:
 
 def subscriptions_in(settings: pb.Settings) -> dict[str, tuple[FilterKind, str]]:
     """The filters of a consumer by topic, as it tells them; one of an unknown type counts as by tag."""
-    found = {}
+    subscriptions = {}
     for entry in settings.subscription.subscriptions:
         kind = FilterKind.SQL92 if entry.expression.type == pb.SQL else FilterKind.TAG
-        found[entry.topic.name] = (kind, entry.expression.expression)
-    return found
+        subscriptions[entry.topic.name] = (kind, entry.expression.expression)
+    return subscriptions
 
 
 def polling_wait(settings: pb.Settings) -> float | None:

@@ -175,10 +175,10 @@ class HeaderDecoder:
                 written += field.size
         if written > limit:
             raise HeadersTooLarge(written, limit)
-        found = tuple(fields)
-        if not changed and found:
-            self._remember(block, found, end + written)
-        return found
+        decoded = tuple(fields)
+        if not changed and decoded:
+            self._remember(block, decoded, end + written)
+        return decoded
 
     def _literal(self, block: bytes, at: int, number: int, most: int) -> tuple[Field, int]:
         """A field that is written out, and where it ends; `number`: of the entry that has its name, or 0.

@@ -69,16 +69,16 @@ class HpackError(PeerWireError):
 
 def _codes() -> dict[int, int]:
     """Symbols by their codes, which are held as `_BEGIN` says."""
-    found: dict[int, int] = {}
+    codes: dict[int, int] = {}
     code = length = 0
     for longer, symbols in _BY_LENGTH:
         code <<= longer - length
         length = longer
         for symbol in symbols:
-            found[1 << length | code] = symbol
+            codes[1 << length | code] = symbol
             code += 1
-    found[1 << length | code] = _EOS
-    return found
+    codes[1 << length | code] = _EOS
+    return codes
 
 
 _SYMBOLS: Final = _codes()
