@@ -95,14 +95,14 @@ class RetryReclaimer(ReclaimsRetries):
         """What was popped from `%RETRY%group` comes back there by itself."""
         config = await self._groups.group(group)
         await self._access.route_of(topic)
-        moved = found = 0
+        moved = seen = 0
         if topic != retry_topic(group) and not config.broadcast:
             for name in (pop_retry_topic_v2(group, topic), pop_retry_topic_v1(group, topic)):
                 messages = await self._came_back(context, config, name)
                 if messages:
-                    found += len(messages)
+                    seen += len(messages)
                     moved += await self._move(context, config, topic, name, messages)
-        return Reclaimed(moved, more=moved > 0 and moved == found)
+        return Reclaimed(moved, more=moved > 0 and moved == seen)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class RetryReclaimer(ReclaimsRetries):
             route = await self._access.route_of(name)
         except TopicNotFound:
             return []
-        brokers = sorted({one.broker for one in route.queues if one.readable and one.read_queues})
+        brokers = sorted({queue.broker for queue in route.queues if queue.readable and queue.read_queues})
         if not brokers:
             return []
         request = Pop(name, config.name, EVERYTHING, _HOLD_MS, max_messages=_MOST, max_bytes=_MOST_BYTES)
@@ -161,7 +161,9 @@ class RetryReclaimer(ReclaimsRetries):
             with contextlib.suppress(AlreadyExists):
                 await self._topics.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
             route = await self._routes.now(topic)
-        there = any(one.broker == broker and one.writable and one.write_queues for one in route.queues)
+        there = any(
+            queue.broker == broker and queue.writable and queue.write_queues for queue in route.queues
+        )
         return broker if there and not route.mappings else ""
 
     async def _store(self, context: Context, copy: Message, looked_at: set[str]) -> bool:

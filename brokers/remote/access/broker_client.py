@@ -82,7 +82,7 @@ class BrokerClient:
         broker: str,
         code: int,
         fields: Mapping[str, str],
-        told: Callable[[Command | Exception], None],
+        callback: Callable[[Command | Exception], None],
         *,
         timeout_s: float,
     ) -> None:
@@ -97,7 +97,7 @@ class BrokerClient:
             task = asyncio.get_running_loop().create_task(self.call(broker, code, fields, timeout_s=left))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
-            task.add_done_callback(lambda done: told(_outcome(done)))
+            task.add_done_callback(lambda done: callback(_outcome(done)))
 
         def answered(done: asyncio.Future[Command]) -> None:
             answer = _outcome(done)
@@ -108,7 +108,7 @@ class BrokerClient:
                 return
             elif answer.code in _MOVED:
                 routes.clusters.refused(broker, address)
-            told(answer)
+            callback(answer)
 
         until = self._clock.monotonic() + timeout_s
         if routes.clusters.get(broker) is None:
@@ -120,7 +120,7 @@ class BrokerClient:
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):
                 routes.clusters.suspect(broker)
-            told(error)
+            callback(error)
             return
         asked.add_done_callback(answered)
 

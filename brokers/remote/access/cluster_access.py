@@ -181,14 +181,14 @@ class ClusterAccess:
 
     async def masters(self) -> list[str]:
         """The brokers of the cluster that can be written to, by name. Raises BrokerUnavailable: none."""
-        found = sorted(one.name for one in await self.routes.brokers() if one.master is not None)
-        if not found:
+        names = sorted(broker.name for broker in await self.routes.brokers() if broker.master is not None)
+        if not names:
             raise BrokerUnavailable("no broker of the cluster has a master now")
-        return found
+        return names
 
     async def brokers(self) -> list[str]:
         """The brokers of the cluster that can be read from, by name. Raises BrokerUnavailable: none."""
-        found = sorted(one.name for one in await self.routes.brokers() if one.addresses)
-        if not found:
+        names = sorted(broker.name for broker in await self.routes.brokers() if broker.addresses)
+        if not names:
             raise BrokerUnavailable("no broker of the cluster can be reached")
-        return found
+        return names

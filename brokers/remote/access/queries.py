@@ -48,16 +48,18 @@ async def of_each(
 
 def worst(failures: Mapping[str, GatewayError]) -> GatewayError:
     """The failure to tell of several: one that says something about the request before 'not reached'."""
-    told = list(failures.values())
-    return next((one for one in told if not isinstance(one, (BrokerUnavailable, BrokerTimeout))), told[0])
+    errors = list(failures.values())
+    return next(
+        (error for error in errors if not isinstance(error, (BrokerUnavailable, BrokerTimeout))), errors[0]
+    )
 
 
-def object_in(answer: Command, broker: str, what: str, read: Callable[[Mapping[str, Any]], Read]) -> Read:
+def object_in(answer: Command, broker: str, subject: str, read: Callable[[Mapping[str, Any]], Read]) -> Read:
     """What a JSON body says. Raises BrokerUnavailable when it makes no sense."""
     try:
-        return read(load_object(answer.body, what))
+        return read(load_object(answer.body, subject))
     except PeerWireError as error:
-        raise BrokerUnavailable(f"{what} as broker {broker} tells it makes no sense: {error}") from None
+        raise BrokerUnavailable(f"{subject} as broker {broker} tells it makes no sense: {error}") from None
 
 
 def number_in(answer: Command, broker: str, name: str) -> int:

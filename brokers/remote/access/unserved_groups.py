@@ -30,7 +30,7 @@ class UnservedGroups:
     def now(self) -> Mapping[tuple[str, str], str]:
         """(group, broker) to the broker's words, of those that asked lately."""
         oldest = self._clock.monotonic() - _FRESH_S
-        self._told = {key: told for key, told in self._told.items() if told[0] >= oldest}
+        self._told = {key: entry for key, entry in self._told.items() if entry[0] >= oldest}
         return {key: why for key, (_, why) in self._told.items()}
 
     def refused(self, group: str, broker: str, why: str) -> None:

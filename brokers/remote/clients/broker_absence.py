@@ -65,7 +65,9 @@ class BrokerAbsence:
 
     def _addresses(self) -> dict[str, str]:
         """The brokers' names by their addresses."""
-        return {address: one.name for one in self._clusters.known() for address in one.addresses.values()}
+        return {
+            address: broker.name for broker in self._clusters.known() for address in broker.addresses.values()
+        }
 
     def _look(self) -> None:
         self._timer = self._clock.call_later(_LOOK_S, self._look)
@@ -108,9 +110,9 @@ class BrokerAbsence:
         addresses = self._addresses()
         if not addresses:
             return "the name servers know none"
-        told = [
+        sentences = [
             f"broker {name} at {address}: {self._links.trouble(address) or 'it does not answer'}"
             for address, name in list(addresses.items())[:_MOST_NAMED]
         ]
-        more = len(addresses) - len(told)
-        return "; ".join(told) + (f"; and {more} more" if more else "")
+        more = len(addresses) - len(sentences)
+        return "; ".join(sentences) + (f"; and {more} more" if more else "")

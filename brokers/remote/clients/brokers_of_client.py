@@ -17,22 +17,22 @@ async def addresses_of(
     client: ConnectedClient, brokers: Sequence[BrokerData], routes: Routes
 ) -> frozenset[str]:
     """The masters of these clusters, of all where nothing is known of its topics."""
-    clusters = {one.cluster for one in brokers}
+    clusters = {broker.cluster for broker in brokers}
     topics = client.topics or client.subscriptions
     if len(clusters) > 1 and topics:
         clusters = await _clusters_of(topics, routes) or clusters
-    found = (routes.master(one.name) for one in brokers if one.cluster in clusters)
-    return frozenset(address for address in found if address is not None)
+    masters = (routes.master(broker.name) for broker in brokers if broker.cluster in clusters)
+    return frozenset(address for address in masters if address is not None)
 
 
 async def _clusters_of(topics: Iterable[str], routes: Routes) -> set[str]:
     """Those that have one of these topics; of many unknown ones some are looked up each time."""
     known = [topic for topic in topics if routes.age(topic) is not None]
     unknown = [topic for topic in topics if routes.age(topic) is None]
-    found: set[str] = set()
+    clusters: set[str] = set()
     for topic in (*known, *unknown[:_MOST_LOOKED_UP]):
         try:
-            found.update(one.cluster for one in (await routes.of(topic)).brokers)
+            clusters.update(broker.cluster for broker in (await routes.of(topic)).brokers)
         except (TopicNotFound, BrokerUnavailable):
             continue
-    return found
+    return clusters

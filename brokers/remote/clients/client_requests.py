@@ -68,22 +68,22 @@ class ClientRequests:
         """The client is asked for its stacks only where they are wanted; the rest is known here."""
         fields = request.fields
         group = fields.get("consumerGroup", "")
-        found = self._register.find(fields.get("clientId", ""), group)
-        if found is None:
+        registered = self._register.find(fields.get("clientId", ""), group)
+        if registered is None:
             return _unknown(request)
-        client, since_ms = found
+        client, since_ms = registered
         stacks = ""
         if fields.get("jstackEnable") == "true" and self.asker is not None:
             try:
                 stacks = await self.asker.stack(client.client_id)
             except GatewayError as error:
                 stacks = f"(not told: {error.sentence})"
-        told = ConsumerRunningInfo(
+        info = ConsumerRunningInfo(
             self._properties(client, since_ms),
             subscriptions_of(client.subscriptions, since_ms),
             stacks=stacks,
         )
-        return request.answer(ResponseCode.SUCCESS, body=told.encode())
+        return request.answer(ResponseCode.SUCCESS, body=info.encode())
 
     def _properties(self, client: ConnectedClient, since_ms: int) -> dict[str, str]:
         return {
@@ -98,8 +98,8 @@ class ClientRequests:
     async def _consume(self, address: str, link: int, request: Command) -> Command:
         fields = request.fields
         group, client_id = fields.get("consumerGroup", ""), fields.get("clientId", "")
-        found = self._register.find(client_id, group)
-        if found is None or self.asker is None:
+        registered = self._register.find(client_id, group)
+        if registered is None or self.asker is None:
             return _unknown(request)
         try:
             record = decode_record(request.body)

@@ -108,15 +108,15 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
 
     async def known_brokers(self) -> Sequence[BrokerPlace]:
         return [
-            BrokerPlace(one.cluster, one.name, tuple(sorted(one.addresses)))
-            for one in await self._routes.brokers()
+            BrokerPlace(broker.cluster, broker.name, tuple(sorted(broker.addresses)))
+            for broker in await self._routes.brokers()
         ]
 
     async def cluster(self) -> ClusterView:
         servers = await asyncio.gather(
             *(self._name_server(address, first=not at) for at, address in enumerate(self._servers()))
         )
-        known = sorted(await self._routes.brokers(), key=lambda one: (one.cluster, one.name))
+        known = sorted(await self._routes.brokers(), key=lambda broker: (broker.cluster, broker.name))
         processes = [(data, number) for data in known for number in sorted(data.addresses)]
         links = self._connections.open_links()
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -148,13 +148,13 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
             )
             if answer.code != ResponseCode.SUCCESS:
                 return NameServerView(address, error_of(answer, broker="(name server)").sentence)
-            told = ClusterInfo.decode(answer.body).brokers
+            brokers = ClusterInfo.decode(answer.body).brokers
         except GatewayError as error:
             return NameServerView(address, error.sentence)
         except PeerWireError as error:
             return NameServerView(address, f"its list of brokers cannot be read: {error}")
         took_ms = (self._clock.monotonic() - began) * 1000
-        masters = {name: data.master or "" for name, data in sorted(told.items())}
+        masters = {name: data.master or "" for name, data in sorted(brokers.items())}
         return NameServerView(address, "", took_ms, first, masters)
 
     async def _broker(
@@ -162,7 +162,7 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
     ) -> BrokerView:
         address = data.addresses[number]
         role = "slave" if number else "acting master" if self._routes.is_acting(data.name) else "master"
-        found: dict[str, Any] = {
+        view: dict[str, Any] = {
             "cluster": data.cluster,
             "name": data.name,
             "number": number,
@@ -175,32 +175,32 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
             try:
                 answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
             except GatewayError as error:
-                return BrokerView(**found, trouble=error.sentence)
-            found["answer_ms"] = (self._clock.monotonic() - began) * 1000
+                return BrokerView(**view, trouble=error.sentence)
+            view["answer_ms"] = (self._clock.monotonic() - began) * 1000
             if answer.code == ResponseCode.SUCCESS:
-                found["settings"] = _settings(answer.body)
+                view["settings"] = _settings(answer.body)
             else:
-                found["settings_trouble"] = error_of(answer, broker=data.name).sentence
+                view["settings_trouble"] = error_of(answer, broker=data.name).sentence
             try:
-                found |= await self._counted(address, answer.version)
+                view |= await self._counted(address, answer.version)
             except GatewayError:
-                found["version"] = version_text("", answer.version)
-        return BrokerView(**found)
+                view["version"] = version_text("", answer.version)
+        return BrokerView(**view)
 
     async def _counted(self, address: str, version: int) -> dict[str, Any]:
         """What a broker counts, and its clock. With many topics it takes seconds to say so."""
         began = self._clock.monotonic()
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, self._settings.slow_s)
         took_ms, now_ms = (self._clock.monotonic() - began) * 1000, self._clock.now_ms()
-        told = _runtime(answer)
-        wall_ms = _wall_ms(told)
+        figures = _runtime(answer)
+        wall_ms = _wall_ms(figures)
         ahead = None
         if wall_ms is not None:
             # It counted its whole seconds somewhere between the question and the answer.
             ahead = (wall_ms - now_ms, wall_ms + 1000 - (now_ms - took_ms))
         return {
-            "version": version_text(told.get("brokerVersionDesc", ""), version),
-            "figures": {name: told[name] for name in FIGURES if name in told},
+            "version": version_text(figures.get("brokerVersionDesc", ""), version),
+            "figures": {name: figures[name] for name in FIGURES if name in figures},
             "clock_ahead_ms": ahead,
         }
 
@@ -211,9 +211,9 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
 
 def version_text(description: str, number: int) -> str:
     """As people write it: "5.5.0". The broker's own word for it, else made of its number (5.3)."""
-    found = _described(description)
-    if found is not None:
-        return ".".join(found.groups()[:3]) + (found[4] or "").replace("_", "-").lower()
+    match = _described(description)
+    if match is not None:
+        return ".".join(match.groups()[:3]) + (match[4] or "").replace("_", "-").lower()
     release = (number - _V5_0_0) // _PER_RELEASE + 500
     if not 300 <= release <= 999:
         return ""
@@ -225,15 +225,15 @@ def _runtime(answer: Command) -> dict[str, str]:
     if answer.code != ResponseCode.SUCCESS:
         return {}
     try:
-        told = table(load_object(answer.body, "what the broker counts"), "table")
+        figures = table(load_object(answer.body, "what the broker counts"), "table")
     except PeerWireError:
         return {}
-    return {str(key): _told(value) for key, value in told.items() if isinstance(value, str)}
+    return {str(key): _told(value) for key, value in figures.items() if isinstance(value, str)}
 
 
-def _wall_ms(told: Mapping[str, str]) -> int | None:
+def _wall_ms(figures: Mapping[str, str]) -> int | None:
     """The broker's wall clock, less up to a second."""
-    began, running = told.get("bootTimestamp", ""), _running(told.get("runtime", ""))
+    began, running = figures.get("bootTimestamp", ""), _running(figures.get("runtime", ""))
     if running is None or not (began.isascii() and began.isdigit() and len(began) < 16):
         return None
     days, hours, minutes, seconds = (int(part) for part in running.groups())
@@ -241,12 +241,12 @@ def _wall_ms(told: Mapping[str, str]) -> int | None:
 
 
 def _settings(body: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, equals, value = line.partition("=")
         if equals and name in SETTINGS:
-            found[name] = _told(value.strip())
-    return found
+            settings[name] = _told(value.strip())
+    return settings
 
 
 def _told(text: str) -> str:

@@ -37,10 +37,10 @@ class GroupMembers(TellsConsumers):
         if not could_be_a_name(group):
             return []
         clusters = await self._clusters()
-        told, failures = await of_each(clusters, lambda cluster: self._asked(group, clusters[cluster]))
+        by_cluster, failures = await of_each(clusters, lambda cluster: self._asked(group, clusters[cluster]))
         if failures:
             raise worst(failures)
-        return sorted({client_id for found in told.values() for client_id in found})
+        return sorted({client_id for ids in by_cluster.values() for client_id in ids})
 
     async def members(self, group: str) -> list[GroupMember]:
         """All brokers are asked, one that answers in each cluster is enough.
@@ -50,13 +50,19 @@ class GroupMembers(TellsConsumers):
         if not could_be_a_name(group):
             return []
         clusters = await self._clusters()
-        told, failures = await of_each(clusters, lambda cluster: self._gathered(group, clusters[cluster]))
+        by_cluster, failures = await of_each(
+            clusters, lambda cluster: self._gathered(group, clusters[cluster])
+        )
         if failures:
             raise worst(failures)
-        found = {(one.client_id, reading_in(one.version)) for each in told.values() for one in each}
+        readings = {
+            (connection.client_id, reading_in(connection.version))
+            for each in by_cluster.values()
+            for connection in each
+        }
         return [
             GroupMember(client_id, reading is not None, reading or Reading.UNKNOWN)
-            for client_id, reading in found
+            for client_id, reading in readings
         ]
 
     def on_members(self, handler: Callable[[str], None]) -> None:
@@ -65,19 +71,19 @@ class GroupMembers(TellsConsumers):
     async def _clusters(self) -> dict[str, list[str]]:
         """The brokers of each that have a master. Raises BrokerUnavailable: there is none."""
         clusters: dict[str, list[str]] = {}
-        for one in await self._routes.brokers():
-            if self._routes.master(one.name) is not None:
-                clusters.setdefault(one.cluster, []).append(one.name)
+        for broker in await self._routes.brokers():
+            if self._routes.master(broker.name) is not None:
+                clusters.setdefault(broker.cluster, []).append(broker.name)
         if not clusters:
             raise BrokerUnavailable("no broker of the cluster has a master now")
         return clusters
 
     async def _gathered(self, group: str, brokers: Sequence[str]) -> list[Connection]:
-        told, failures = await of_each(brokers, lambda broker: self._connected(group, broker))
+        by_broker, failures = await of_each(brokers, lambda broker: self._connected(group, broker))
         unreached = (BrokerUnavailable, BrokerTimeout)
-        if not told or any(not isinstance(one, unreached) for one in failures.values()):
+        if not by_broker or any(not isinstance(item, unreached) for item in failures.values()):
             raise worst(failures)
-        return [one for found in told.values() for one in found]
+        return [item for connections in by_broker.values() for item in connections]
 
     async def _connected(self, group: str, broker: str) -> Sequence[Connection]:
         answer = await self._client.call(
@@ -109,7 +115,7 @@ class GroupMembers(TellsConsumers):
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, broker=broker, group=group)
             return object_in(
-                answer, broker, f"the consumers of {group}", lambda told: texts(told, "consumerIdList")
+                answer, broker, f"the consumers of {group}", lambda body: texts(body, "consumerIdList")
             )
         assert failure is not None  # noqa: S101 - there is a broker in each cluster
         raise failure

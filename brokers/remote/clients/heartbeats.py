@@ -60,10 +60,10 @@ def speaker_of(client: ConnectedClient) -> Speaker:
         return language if language in LANGUAGES else OTHER, MEMBER_VERSION + _READINGS.index(client.reading)
     if client.version.isascii() and client.version.isdigit() and len(client.version) < 6:
         return language if language in LANGUAGES else OTHER, int(client.version)
-    found = _RELEASE.match(client.version)
+    match = _RELEASE.match(client.version)
     version = VERSION
-    if found is not None:
-        major, minor, patch = (int(part) for part in found.groups())
+    if match is not None:
+        major, minor, patch = (int(part) for part in match.groups())
         version = _V5_0_0 + _PER_RELEASE * ((major - 5) * 100 + minor * 10 + patch)
     return language if language in LANGUAGES else OTHER, version
 
@@ -83,7 +83,7 @@ def memberships_of(client: ConnectedClient) -> list[Membership]:
 
 def heartbeats_of(client: ConnectedClient, memberships: Iterable[Membership], since_ms: int) -> list[bytes]:
     """The bodies that tell of a client as a member of these groups. `since_ms`: when it told its filters."""
-    producers = [one.group for one in memberships if one.role is Role.PRODUCER]
+    producers = [membership.group for membership in memberships if membership.role is Role.PRODUCER]
     if client.group:
         consumer = ConsumerData(
             client.group,
@@ -106,12 +106,12 @@ def subscriptions_of(
     filters: Mapping[str, tuple[FilterKind, str]], since_ms: int
 ) -> tuple[SubscriptionData, ...]:
     """A consumer's filters, as brokers keep them."""
-    found = []
+    subscriptions = []
     for topic, (kind, expression) in sorted(filters.items()):
         trimmed = expression.strip() or "*"
         tags: tuple[str, ...] = ()
         if kind is FilterKind.TAG and trimmed != "*":
             tags = tuple(sorted({tag.strip() for tag in trimmed.split("||")} - {""}))
         codes = tuple(java_hash(tag) for tag in tags)
-        found.append(SubscriptionData(topic, trimmed, kind.value, tags, codes, since_ms))
-    return tuple(found)
+        subscriptions.append(SubscriptionData(topic, trimmed, kind.value, tags, codes, since_ms))
+    return tuple(subscriptions)

@@ -33,7 +33,7 @@ class QueueAssignment(AssignsQueues):
     ) -> list[AssignedQueue]:
         """Any broker of the topic tells for all of them."""
         route = await self._routes.of(topic)
-        masters = [one.name for one in route.brokers if one.master is not None]
+        masters = [item.name for item in route.brokers if item.master is not None]
         if not masters:
             raise BrokerUnavailable(f"no broker of topic {topic} has a master now")
         broker = random.choice(masters)  # noqa: S311
@@ -42,13 +42,13 @@ class QueueAssignment(AssignsQueues):
             broker, RequestCode.QUERY_ASSIGNMENT, {}, query.encode(), context=context
         )
         try:
-            told = decode_assignments(answer.body)
+            assignments = decode_assignments(answer.body)
         except PeerWireError as error:
             raise BrokerTimeout(f"broker {broker} assigned what cannot be read: {error}") from error
         return [
-            AssignedQueue(one.queue.broker, one.queue.queue_id, one.mode == POP)
-            for one in told
-            if one.queue.topic == topic
+            AssignedQueue(item.queue.broker, item.queue.queue_id, item.mode == POP)
+            for item in assignments
+            if item.queue.topic == topic
         ]
 
     async def set_popped(self, context: Context, topic: str, group: str, popped: bool, share: int) -> None:

@@ -238,9 +238,9 @@ class ClientRegistry:
                 self._make_dirty(key, known)
         while self._due and self._due[0][0] <= now:
             _, key = self._due.popleft()
-            one = self._here.get(key)
-            if one is not None and one.due <= now:
-                self._make_dirty(key, one)
+            entry = self._here.get(key)
+            if entry is not None and entry.due <= now:
+                self._make_dirty(key, entry)
         while self._expected and now - next(iter(self._expected.values())) > _EXPECTED_S:
             self._expected.popitem(last=False)
             self._expectations_changed()
@@ -267,7 +267,7 @@ class ClientRegistry:
                 # Before anybody takes their seats, brokers must have forgotten who left.
                 while self._left:
                     some = [self._left.popleft() for _ in range(min(len(self._left), _GOODBYES))]
-                    await asyncio.gather(*(self._say_goodbye(*one) for one in some))
+                    await asyncio.gather(*(self._say_goodbye(*goodbye) for goodbye in some))
                 await self._tell_dirty()
             except Exception:
                 _log.exception("brokers could not be told of clients")
@@ -277,7 +277,7 @@ class ClientRegistry:
             brokers = await self._routes.brokers()
         except BrokerUnavailable:
             brokers = ()
-        unsaid = [one for key in self._dirty if (one := self._here.get(key)) is not None and one.unsaid]
+        unsaid = [entry for key in self._dirty if (entry := self._here.get(key)) is not None and entry.unsaid]
         said = {known.client.key: known.speaker for known in unsaid}
         for at in range(0, len(unsaid), _GOODBYES):
             await asyncio.gather(*(self._forget_version(known) for known in unsaid[at : at + _GOODBYES]))
@@ -303,7 +303,7 @@ class ClientRegistry:
             if count % _AT_A_TIME == _AT_A_TIME - 1:
                 await asyncio.sleep(0)
         asked, self._to_ask = self._to_ask, {}
-        await asyncio.gather(*(self._ask(address, *one) for address, one in asked.items()))
+        await asyncio.gather(*(self._ask(address, *entry) for address, entry in asked.items()))
 
     async def _ask(self, address: str, known: _Known, link: int) -> None:
         """One heartbeat of those that a broker was told, with its answer: whether it takes them at all."""
@@ -334,11 +334,11 @@ class ClientRegistry:
             )
 
     async def _say_goodbye(
-        self, client_id: str, membership: Membership, seat: int, told: frozenset[str]
+        self, client_id: str, membership: Membership, seat: int, addresses: frozenset[str]
     ) -> None:
         """Tell the brokers that knew, and give the seat to the next one."""
         fields = {"clientID": client_id, membership.role.value: membership.group}
-        reached = [address for address in told if self._links.is_open(address, seat)]
+        reached = [address for address in addresses if self._links.is_open(address, seat)]
         await asyncio.gather(*(self._unregister(address, seat, fields) for address in reached))
         following = self._slots.vacated(membership, seat)
         known = self._here.get(following) if following is not None else None

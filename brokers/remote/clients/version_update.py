@@ -33,12 +33,12 @@ class VersionUpdate:
         """
         fields = {"clientID": client_id, "consumerGroup": group}
         for _ in range(_TRIES):
-            for code, told, body in (
+            for code, header, body in (
                 (RequestCode.UNREGISTER_CLIENT, fields, b""),
                 (RequestCode.HEART_BEAT, {}, heartbeat),
             ):
                 await self._links.call(
-                    address, code, told, body, timeout_s=self._timeout_s, link=link, speaker=speaker
+                    address, code, header, body, timeout_s=self._timeout_s, link=link, speaker=speaker
                 )
             if await self._version(address, link, client_id, group) in (None, speaker[1]):
                 return True
@@ -59,4 +59,6 @@ class VersionUpdate:
             connections = ConsumerConnection.decode(answer.body).connections
         except PeerWireError:
             return None
-        return next((one.version for one in connections if one.client_id == client_id), None)
+        return next(
+            (connection.version for connection in connections if connection.client_id == client_id), None
+        )

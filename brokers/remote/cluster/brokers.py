@@ -97,11 +97,11 @@ class KnownBrokers:
         """Those that a name server names, or a link reaches. Raises BrokerUnavailable."""
         if self._asked_at == float("-inf"):
             await self.refresh()
-        return [one.data for one in self._known.values() if one.named or self._reached(one.data)]
+        return [known.data for known in self._known.values() if known.named or self._reached(known.data)]
 
     def known(self) -> Sequence[BrokerData]:
         """All that were told of and not forgotten, whether they are there or not."""
-        return [one.data for one in self._known.values()]
+        return [known.data for known in self._known.values()]
 
     async def refresh(self) -> None:
         """Ask for all brokers now, or wait for who does. Raises BrokerUnavailable."""
@@ -119,7 +119,9 @@ class KnownBrokers:
                 self._add(data.name, _Known(data, now, True, False))
             elif known.data.addresses != data.addresses:
                 # A slave told as the master stands in for it: lists of all brokers tell it as a slave.
-                is_slave = data.master in {one for number, one in known.data.addresses.items() if number}
+                is_slave = data.master in {
+                    address for number, address in known.data.addresses.items() if number
+                }
                 if self._stays(known, data, acting=is_slave and data.acting_master):
                     self._hold(known, now)
                     # Lists of all brokers tell whether it is the master now after all.
@@ -166,7 +168,7 @@ class KnownBrokers:
             return master
         slaves = [known.data.addresses[number] for number in sorted(known.data.addresses) if number]
         if reading and slaves:
-            well = [one for one in slaves if not self._connections.trouble(one)]
+            well = [slave for slave in slaves if not self._connections.trouble(slave)]
             return (well or slaves)[0]
         if master is None:
             raise BrokerUnavailable(f"broker {shown(name)} has no master now")
@@ -204,16 +206,16 @@ class KnownBrokers:
     def _reached(self, data: BrokerData) -> bool:
         return any(self._connections.is_open(address) for address in data.addresses.values())
 
-    def _stays(self, known: _Known, told: BrokerData, *, acting: bool) -> bool:
+    def _stays(self, known: _Known, data: BrokerData, *, acting: bool) -> bool:
         """Whether the master that is known is asked on, though it is not told.
 
         `acting`: a slave is told as the one who stands in for it. A master that is told as a slave now, or
         beside another master, is none any more.
         """
         master = known.data.master
-        if master is None or known.acting or known.refused or master in told.addresses.values():
+        if master is None or known.acting or known.refused or master in data.addresses.values():
             return False
-        return (acting or told.master is None) and self._connections.answers(master)
+        return (acting or data.master is None) and self._connections.answers(master)
 
     @staticmethod
     def _hold(known: _Known, now: float) -> None:
@@ -227,7 +229,9 @@ class KnownBrokers:
         if before is None or before.data.addresses != known.data.addresses:
             self.changed_at = self._clock.monotonic()
             self._names = {
-                address: one for one, each in self._known.items() for address in each.data.addresses.values()
+                address: owner
+                for owner, each in self._known.items()
+                for address in each.data.addresses.values()
             }
 
     def _arm(self) -> None:
@@ -237,7 +241,7 @@ class KnownBrokers:
         if self._stopped:
             return
         now = self._clock.monotonic()
-        self._suspects = {one: at for one, at in self._suspects.items() if now - at < _SUSPECTED_S}
+        self._suspects = {suspect: at for suspect, at in self._suspects.items() if now - at < _SUSPECTED_S}
         interval = _HURRY_S if self._suspects else self._settings.route_refresh_s
         self._again = self._clock.call_later(max(self._asked_at + interval - now, 0.0), self._ring)
 
@@ -270,32 +274,34 @@ class KnownBrokers:
                 f"the name server does not tell its brokers: {shown(answer.remark)} (code {answer.code})"
             )
         try:
-            told = ClusterInfo.decode(answer.body).brokers
+            brokers = ClusterInfo.decode(answer.body).brokers
         except PeerWireError as error:
             raise BrokerUnavailable(f"the name server's list of brokers cannot be read: {error}") from None
-        acting = await self._acting([one for one in told.values() if one.acting_master and not one.master])
-        self._take({**told, **acting}, set(acting))
+        acting = await self._acting(
+            [broker for broker in brokers.values() if broker.acting_master and not broker.master]
+        )
+        self._take({**brokers, **acting}, set(acting))
 
     async def _acting(self, brokers: Sequence[BrokerData]) -> dict[str, BrokerData]:
         """Who stands in for masters that are gone: said by routes of topics named like brokers (6.2)."""
-        found: dict[str, BrokerData] = {}
-        for one in brokers[:_MOST_ACTING]:
-            fields = {"topic": one.name, "acceptStandardJsonOnly": "true"}
+        acting: dict[str, BrokerData] = {}
+        for broker in brokers[:_MOST_ACTING]:
+            fields = {"topic": broker.name, "acceptStandardJsonOnly": "true"}
             try:
                 answer = await self._servers.ask(
                     RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, timeout_s=self._settings.request_timeout_s
                 )
                 if answer.code == ResponseCode.SUCCESS:
-                    data = TopicRoute.decode(answer.body).broker(one.name)
+                    data = TopicRoute.decode(answer.body).broker(broker.name)
                     if data is not None and data.master is not None:
-                        found[one.name] = data
+                        acting[broker.name] = data
             except (GatewayError, PeerWireError):
                 continue
-        return found
+        return acting
 
-    def _take(self, told: dict[str, BrokerData], acting: set[str]) -> None:
+    def _take(self, brokers: dict[str, BrokerData], acting: set[str]) -> None:
         now = self._clock.monotonic()
-        for name, data in told.items():
+        for name, data in brokers.items():
             before = self._known.get(name)
             if before is not None and self._stays(before, data, acting=name in acting):
                 self._hold(before, now)
@@ -303,7 +309,7 @@ class KnownBrokers:
             else:
                 self._add(name, _Known(data, now, True, name in acting))
         for name, known in list(self._known.items()):
-            if name in told:
+            if name in brokers:
                 continue
             known.named = False
             if now - known.told_at > _UNTOLD_S and not self._reached(known.data):

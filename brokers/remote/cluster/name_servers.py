@@ -43,7 +43,7 @@ class NameServers:
         """By name as it is configured: the addresses it stood for when it was last looked up well."""
         self._order: list[str] = []
         self._troubles: dict[str, str] = {}
-        self._named = any(not is_literal(split_address(one)[0]) for one in settings.name_servers)
+        self._named = any(not is_literal(split_address(server)[0]) for server in settings.name_servers)
         self._looked_up_at = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         self._again: Timer | None = None
@@ -162,14 +162,14 @@ class NameServers:
             self._found[server] = (server,)
             return
         try:
-            found = await self._look_up(host, port)
+            addresses = await self._look_up(host, port)
         except OSError as error:
             if server not in self._found:
                 self._troubles[server] = f"the name {host} cannot be looked up: {error.strerror or error}"
             return
         self._troubles.pop(server, None)
-        self._found[server] = tuple(found)
-        for address in found:
+        self._found[server] = tuple(addresses)
+        for address in addresses:
             self._links.name(address, host)
 
     def _look_again(self) -> None:
@@ -179,13 +179,13 @@ class NameServers:
 
     def _arrange(self) -> None:
         """Those that stay keep their places, the one in use first of all; new ones come in any order."""
-        known = dict.fromkeys(address for found in self._found.values() for address in found)
+        known = dict.fromkeys(address for addresses in self._found.values() for address in addresses)
         kept = [address for address in self._order if address in known]
         fresh = [address for address in known if address not in kept]
         self._chance.shuffle(fresh)
         self._order = (kept + fresh)[:MOST_SERVERS]
         names = set(self._order) | set(self._settings.name_servers)
-        self._troubles = {one: why for one, why in self._troubles.items() if one in names}
+        self._troubles = {name: why for name, why in self._troubles.items() if name in names}
 
 
 def _age(seconds: float | None) -> str:

@@ -31,17 +31,17 @@ def places_of(topic: str, route: TopicRoute) -> list[Place]:
 
     Written to is a queue whose broker has a master, read one whose broker has a slave at least.
     """
-    brokers = {one.name: one for one in route.brokers if one.addresses}
+    brokers = {entry.name: entry for entry in route.brokers if entry.addresses}
     if route.mappings:
-        by_broker = {one.broker: one for one in route.queues}
+        by_broker = {entry.broker: entry for entry in route.queues}
         return [
             Place(topic, led.broker, logic, _allowed(by_broker[led.broker], brokers[led.broker]), True)
             for logic, led in sorted(leaders(route.mappings.values()).items())
             if led.broker in brokers and led.broker in by_broker
         ]
     ordered = _order_queues(route)
-    found = []
-    for data in sorted(route.queues, key=lambda one: one.broker):
+    places = []
+    for data in sorted(route.queues, key=lambda entry: entry.broker):
         broker = brokers.get(data.broker)
         if broker is None:
             continue
@@ -53,13 +53,13 @@ def places_of(topic: str, route: TopicRoute) -> list[Place]:
                 here |= allowed & Permission.READ
             if queue_id < writable:
                 here |= allowed & Permission.WRITE
-            found.append(Place(topic, data.broker, queue_id, here))
-    return found
+            places.append(Place(topic, data.broker, queue_id, here))
+    return places
 
 
 def queues_of(topic: str, route: TopicRoute) -> tuple[Queue, ...]:
     """The queues as the domain has them."""
-    return tuple(Queue(one.broker, one.queue_id, one.permission) for one in places_of(topic, route))
+    return tuple(Queue(place.broker, place.queue_id, place.permission) for place in places_of(topic, route))
 
 
 def place_of(topic: str, route: TopicRoute, broker: str, queue_id: int) -> Place:
@@ -68,7 +68,7 @@ def place_of(topic: str, route: TopicRoute, broker: str, queue_id: int) -> Place
         led = leaders(route.mappings.values()).get(queue_id)
         data = None if led is None else route.broker(led.broker)
         if led is not None and data is not None and data.addresses:
-            queues = next((one for one in route.queues if one.broker == led.broker), None)
+            queues = next((entry for entry in route.queues if entry.broker == led.broker), None)
             allowed = Permission.NONE if queues is None else _allowed(queues, data)
             return Place(topic, led.broker, queue_id, allowed, True)
         raise _no_queue(topic, broker, queue_id)

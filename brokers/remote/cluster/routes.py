@@ -149,7 +149,7 @@ class Routes:
 
     def figures(self) -> dict[str, float]:
         now = self._clock.monotonic()
-        oldest = min((one.told_at for one in self._kept.values()), default=now)
+        oldest = min((kept.told_at for kept in self._kept.values()), default=now)
         age = self.servers.age()
         return {
             "routes": len(self._kept),
@@ -189,7 +189,7 @@ class Routes:
         elif isinstance(error, TopicNotFound):
             self._kept.pop(topic, None)
             if len(self._missing) >= _MOST_MISSING:
-                self._missing = {one: until for one, until in self._missing.items() if until > now}
+                self._missing = {missing: until for missing, until in self._missing.items() if until > now}
             if len(self._missing) < _MOST_MISSING:
                 self._missing[topic] = now + self._settings.missing_route_s
         else:
@@ -227,71 +227,71 @@ class Routes:
             # It is there and cannot tell: as if it were not there.
             raise BrokerUnavailable(error_of(answer, broker="(name server)").sentence)
         try:
-            told = TopicRoute.decode(answer.body)
+            answered = TopicRoute.decode(answer.body)
         except PeerWireError as error:
             raise BrokerUnavailable(f"the route of {shown(topic)} cannot be read: {error}") from None
-        route = _usable(told)
+        route = _usable(answered)
         self.clusters.learn(route.brokers)
         route = await self._remembered(before, self._with_masters(before, route))
         if not route.queues:
             raise BrokerUnavailable(f"topic {shown(topic)} has no broker now")
         return route
 
-    def _with_masters(self, before: TopicRoute, told: TopicRoute) -> TopicRoute:
+    def _with_masters(self, before: TopicRoute, route: TopicRoute) -> TopicRoute:
         """What is told, with brokers as before whose masters are not told and answer.
 
         Where a slave stands in nothing can be written, so its queues are told as not writable.
         """
-        held = {one.name for one in told.brokers if self.clusters.is_held(one.name)}
+        held = {entry.name for entry in route.brokers if self.clusters.is_held(entry.name)}
         if not held:
-            return told
-        queues = {one.broker: one for one in before.queues if one.broker in held}
+            return route
+        queues = {entry.broker: entry for entry in before.queues if entry.broker in held}
         brokers = {name: self.clusters.get(name) for name in held}
         return replace(
-            told,
-            queues=tuple(queues.get(one.broker, one) for one in told.queues),
-            brokers=tuple(brokers.get(one.name) or one for one in told.brokers),
+            route,
+            queues=tuple(queues.get(entry.broker, entry) for entry in route.queues),
+            brokers=tuple(brokers.get(entry.name) or entry for entry in route.brokers),
         )
 
-    async def _remembered(self, before: TopicRoute, told: TopicRoute) -> TopicRoute:
+    async def _remembered(self, before: TopicRoute, route: TopicRoute) -> TopicRoute:
         """What is told, with the brokers of before that the name servers forgot and that are there.
 
         A name server that does not know a broker knows none of its topics (6.2).
         """
-        named = {one.name for one in told.brokers}
-        gone = {one.name for one in before.brokers if one.name not in named}
+        named = {entry.name for entry in route.brokers}
+        gone = {entry.name for entry in before.brokers if entry.name not in named}
         if not gone:
-            return told
+            return route
         try:
             await self.clusters.refresh()
         except BrokerUnavailable:
-            return told
+            return route
         kept = {name for name in gone if self.clusters.is_forgotten(name)}
         if not kept:
-            return told
+            return route
         return replace(
-            told,
-            queues=told.queues + tuple(one for one in before.queues if one.broker in kept),
-            brokers=told.brokers + tuple(one for one in before.brokers if one.name in kept),
-            mappings={**{n: m for n, m in before.mappings.items() if n in kept}, **told.mappings},
+            route,
+            queues=route.queues + tuple(entry for entry in before.queues if entry.broker in kept),
+            brokers=route.brokers + tuple(entry for entry in before.brokers if entry.name in kept),
+            mappings={**{n: m for n, m in before.mappings.items() if n in kept}, **route.mappings},
         )
 
     def _sweep(self) -> None:
         """Forget what nobody asked for; everything stays while no name server can tell it again."""
         now = self._clock.monotonic()
-        self._missing = {one: until for one, until in self._missing.items() if until > now}
+        self._missing = {topic: until for topic, until in self._missing.items() if until > now}
         age = self.servers.age()
         if age is not None and age < 2 * self._settings.route_refresh_s:
             oldest = now - self._settings.route_expiry_s
-            self._kept = {one: kept for one, kept in self._kept.items() if kept.used_at >= oldest}
+            self._kept = {topic: kept for topic, kept in self._kept.items() if kept.used_at >= oldest}
         self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)
 
 
 def _usable(route: TopicRoute) -> TopicRoute:
     """Without brokers that have no address, and without queues of brokers that are not told."""
-    brokers = tuple(one for one in route.brokers if one.addresses)
-    names = {one.name for one in brokers}
-    queues = tuple(one for one in route.queues if one.broker in names)
+    brokers = tuple(entry for entry in route.brokers if entry.addresses)
+    names = {entry.name for entry in brokers}
+    queues = tuple(entry for entry in route.queues if entry.broker in names)
     if len(brokers) == len(route.brokers) and len(queues) == len(route.queues):
         return route
     return replace(route, brokers=brokers, queues=queues)

@@ -103,16 +103,16 @@ class ArrivalWatch:
 
     async def _serve(self, line: Line, broker: str) -> bool:
         """Wake as many as there is something for; whether anybody found something."""
-        found = False
+        any_found = False
         more = 1
         while more > 0:
             looks = [line.wake(broker) for _ in range(min(-(-more // _ANSWER), _AT_ONCE))]
             results = [await look for look in looks if look is not None]
             if not results:
                 break  # nobody waits
-            found = found or max(results) >= 0
+            any_found = any_found or max(results) >= 0
             more = 1 if max(results) == GONE else max(results)
-        return found or not line.waiters
+        return any_found or not line.waiters
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -108,18 +108,18 @@ class Popper:
             if broker is None:
                 return []
             been_here = True
-            found = GONE
+            outcome = GONE
             try:
                 if broker:
                     messages = await self.look(want, [broker])
                 else:
                     want = await self._admitted(context, request)
                     messages = await self.look(want, want.brokers)
-                found = want.rest if messages else NOTHING
+                outcome = want.rest if messages else NOTHING
             except _NO_ANSWER:
-                found = NOTHING
+                outcome = NOTHING
             finally:
-                waiter.looked(found)
+                waiter.looked(outcome)
             if messages:
                 return messages
             if self._clock.monotonic() >= until:
@@ -144,14 +144,16 @@ class Popper:
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
-        readable = {one.broker: one for one in route.queues if one.readable and one.read_queues}
+        readable = {
+            broker.broker: broker for broker in route.queues if broker.readable and broker.read_queues
+        }
         if not readable:
             raise Forbidden(f"topic {request.topic} is not readable")
         brokers = sorted(readable)
         if request.broker or request.queue_id >= 0:
-            brokers = [one for one in brokers if request.broker in ("", one)]
+            brokers = [broker for broker in brokers if request.broker in ("", broker)]
             if request.queue_id >= 0 and not route.mappings:
-                brokers = [one for one in brokers if request.queue_id < readable[one].read_queues]
+                brokers = [broker for broker in brokers if request.queue_id < readable[broker].read_queues]
             if not brokers:
                 where = f" at broker {shown(request.broker)}" if request.broker else ""
                 raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
@@ -169,14 +171,14 @@ class Popper:
             turn = self._turn % len(brokers)
             brokers = [*brokers[turn:], *brokers[:turn]]
         shelf = request.topic, request.group
-        had = [one for one in brokers if self._recent.had(shelf, one)]
-        rest = [one for one in brokers if one not in had]
+        had = [broker for broker in brokers if self._recent.had(shelf, broker)]
+        rest = [broker for broker in brokers if broker not in had]
         # Who always finds something never comes to the others, and they must not wait for that to end.
-        due = [one for one in rest if had and self._recent.is_due(shelf, one)]
+        due = [broker for broker in rest if had and self._recent.is_due(shelf, broker)]
         if waits and not (request.ordered and request.attempt_id):
             brokers = [*due, *had]
         else:
-            brokers = [*due, *had, *(one for one in rest if one not in due)]
+            brokers = [*due, *had, *(broker for broker in rest if broker not in due)]
         return await self.look(want, brokers)
 
     async def look(self, want: PopAttempt, brokers: Sequence[str]) -> list[StoredMessage]:

@@ -300,5 +300,5 @@ class PopBatcher:
             self._late.add(batch)
             if batch.waiting():
                 self._answers.suspect(batch.broker)
-                told = f"broker {batch.broker} did not answer a pop within {self._answer_s:g} s"
-                batch.fail(BrokerTimeout(told))
+                sentence = f"broker {batch.broker} did not answer a pop within {self._answer_s:g} s"
+                batch.fail(BrokerTimeout(sentence))

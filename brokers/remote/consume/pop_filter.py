@@ -68,7 +68,7 @@ class PopFilter(ReportsDeadLetters):
             finished = self._deliveries.ordered.popped_again(
                 request.topic, request.group, popped, attempt_id=request.attempt_id
             )
-            again = {one.encode() for one in finished}
+            again = {receipt.encode() for receipt in finished}
         passing = []
         for message in messages:
             if message.receipt in again:

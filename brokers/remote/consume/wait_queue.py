@@ -45,11 +45,11 @@ class Waiter:
         self.call = future
         self.look: asyncio.Future[int] | None = None
 
-    def looked(self, found: int) -> None:
+    def looked(self, result: int) -> None:
         """It looked: -1 nothing there, -2 it went away before it knew, else how many more there are."""
         look, self.look = self.look, None
         if look is not None and not look.done():
-            look.set_result(found)
+            look.set_result(result)
 
 
 NOTHING, GONE = -1, -2

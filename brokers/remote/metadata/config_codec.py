@@ -46,37 +46,37 @@ _declared_type = re.compile(rf"\+{re.escape(MESSAGE_TYPE)}=([^,]+)").search
 # -- topics -----------------------------------------------------------------------------------------
 
 
-def topic_in(told: Mapping[str, Any]) -> TopicConfig:
+def topic_in(body: Mapping[str, Any]) -> TopicConfig:
     """A TopicConfig of a broker. Raises PeerWireError for a body of another form.
 
     A topic without a declared type, or of one that the gateway does not know, takes every type.
     """
-    attributes = parts.text_table(told, "attributes")
+    attributes = parts.text_table(body, "attributes")
     kind = _TYPES.get(attributes.get(MESSAGE_TYPE, ""))
     if kind is not None:
         del attributes[MESSAGE_TYPE]
     return TopicConfig(
-        parts.text(told, "topicName"),
+        parts.text(body, "topicName"),
         () if kind is None else (kind,),
-        _queue_count(told, "readQueueNums"),
-        _queue_count(told, "writeQueueNums"),
-        Permission(parts.number(told, "perm", _PERM, least=0, most=_LARGEST_INT) & _PERM),
+        _queue_count(body, "readQueueNums"),
+        _queue_count(body, "writeQueueNums"),
+        Permission(parts.number(body, "perm", _PERM, least=0, most=_LARGEST_INT) & _PERM),
         attributes=attributes,
     )
 
 
-def _queue_count(told: Mapping[str, Any], name: str) -> int:
+def _queue_count(body: Mapping[str, Any], name: str) -> int:
     """Brokers keep any number that they are told: one odd topic must not spoil the list of all."""
-    return min(max(parts.number(told, name, 16), 0), MOST_QUEUES)
+    return min(max(parts.number(body, name, 16), 0), MOST_QUEUES)
 
 
-def topic_fields(config: TopicConfig, told: Mapping[str, Any] | None) -> dict[str, str]:
+def topic_fields(config: TopicConfig, before: Mapping[str, Any] | None) -> dict[str, str]:
     """The header fields that make a topic like this of the one that a broker told of, or a new one.
 
     What the domain does not know of is kept as it is. Raises IllegalTopic, BadRequest, Unsupported.
     """
     check_topic_settings(config)
-    told = told or {}
+    before = before or {}
     attributes = dict(config.attributes)
     if config.message_types:
         attributes[MESSAGE_TYPE] = config.message_types[0].value
@@ -85,12 +85,12 @@ def topic_fields(config: TopicConfig, told: Mapping[str, Any] | None) -> dict[st
         "defaultTopic": "TBW102",
         "readQueueNums": str(config.read_queues),
         "writeQueueNums": str(config.write_queues),
-        "perm": str(int(config.permission) | parts.number(told, "perm") & ~_PERM),
-        "topicFilterType": parts.text(told, "topicFilterType", "SINGLE_TAG"),
-        "topicSysFlag": str(parts.number(told, "topicSysFlag")),
-        "order": "true" if parts.truth(told, "order") else "false",
+        "perm": str(int(config.permission) | parts.number(before, "perm") & ~_PERM),
+        "topicFilterType": parts.text(before, "topicFilterType", "SINGLE_TAG"),
+        "topicSysFlag": str(parts.number(before, "topicSysFlag")),
+        "order": "true" if parts.truth(before, "order") else "false",
     }
-    changes = attribute_changes(attributes, parts.text_table(told, "attributes"))
+    changes = attribute_changes(attributes, parts.text_table(before, "attributes"))
     for key, value in changes.items():
         if "," in key + value or "=" in key + value:
             raise BadRequest(f"the attribute {shown(key[1:])} has a comma or an equals sign in it")
@@ -129,28 +129,28 @@ def check_topic_settings(config: TopicConfig) -> None:
 # -- groups -----------------------------------------------------------------------------------------
 
 
-def group_in(told: Mapping[str, Any]) -> GroupConfig:
+def group_in(body: Mapping[str, Any]) -> GroupConfig:
     """A SubscriptionGroupConfig of a broker. Raises PeerWireError for a body of another form."""
     return GroupConfig(
-        parts.text(told, "groupName"),
-        ordered=parts.truth(told, "consumeMessageOrderly"),
-        max_attempts=max(parts.number(told, "retryMaxTimes", 16, most=_LARGEST_INT), 0) + 1,
-        retry=_retry_in(parts.table(told, "groupRetryPolicy")),
-        consume_timeout_ms=parts.number(told, "consumeTimeoutMinute", 15, least=0, most=_LARGEST_INT)
+        parts.text(body, "groupName"),
+        ordered=parts.truth(body, "consumeMessageOrderly"),
+        max_attempts=max(parts.number(body, "retryMaxTimes", 16, most=_LARGEST_INT), 0) + 1,
+        retry=_retry_in(parts.table(body, "groupRetryPolicy")),
+        consume_timeout_ms=parts.number(body, "consumeTimeoutMinute", 15, least=0, most=_LARGEST_INT)
         * _MINUTE_MS,
-        start_from=StartFrom.FIRST if parts.truth(told, "consumeFromMinEnable", True) else StartFrom.LAST,
-        consume_enabled=parts.truth(told, "consumeEnable", True),
-        attributes=parts.text_table(told, "attributes"),
+        start_from=StartFrom.FIRST if parts.truth(body, "consumeFromMinEnable", True) else StartFrom.LAST,
+        consume_enabled=parts.truth(body, "consumeEnable", True),
+        attributes=parts.text_table(body, "attributes"),
     )
 
 
-def group_body(config: GroupConfig, told: Mapping[str, Any] | None) -> bytes:
+def group_body(config: GroupConfig, before: Mapping[str, Any] | None) -> bytes:
     """The body that makes a group like this of the one that a broker told of, or a new one.
 
     What the domain does not know of is kept as it is. Raises IllegalGroup, BadRequest, Unsupported.
     """
     check_group_settings(config)
-    body = dict(told or {})
+    body = dict(before or {})
     body.update(
         groupName=config.name,
         consumeMessageOrderly=config.ordered,
@@ -159,7 +159,7 @@ def group_body(config: GroupConfig, told: Mapping[str, Any] | None) -> bytes:
         consumeTimeoutMinute=-(-config.consume_timeout_ms // _MINUTE_MS),
         consumeFromMinEnable=config.start_from is StartFrom.FIRST,
         consumeEnable=config.consume_enabled,
-        attributes=attribute_changes(config.attributes, parts.text_table(told or {}, "attributes")),
+        attributes=attribute_changes(config.attributes, parts.text_table(before or {}, "attributes")),
     )
     return dumps(body)
 
@@ -183,18 +183,18 @@ def check_group_settings(config: GroupConfig) -> None:
     _retry_out(config.retry)
 
 
-def _retry_in(told: Mapping[str, Any]) -> CustomizedRetry | ExponentialRetry:
-    if parts.text(told, "type") == "EXPONENTIAL":
-        policy = parts.table(told, "exponentialRetryPolicy")
+def _retry_in(policy_body: Mapping[str, Any]) -> CustomizedRetry | ExponentialRetry:
+    if parts.text(policy_body, "type") == "EXPONENTIAL":
+        policy = parts.table(policy_body, "exponentialRetryPolicy")
         return ExponentialRetry(
             parts.number(policy, "initial", 5_000, least=0),
             parts.number(policy, "max", 7_200_000, least=0),
             parts.real(policy, "multiplier", 2.0),
         )
-    ladder = parts.items(parts.table(told, "customizedRetryPolicy"), "next")[:_MOST_RUNGS]
+    ladder = parts.items(parts.table(policy_body, "customizedRetryPolicy"), "next")[:_MOST_RUNGS]
     if not ladder:
         return CustomizedRetry()
-    rungs = [parts.number({"next": one}, "next", least=0) for one in ladder]
+    rungs = [parts.number({"next": rung}, "next", least=0) for rung in ladder]
     return CustomizedRetry(tuple(rungs), _LADDER_FIRST_STEP)
 
 

@@ -36,7 +36,7 @@ class Deletion:
             raise TopicNotFound(shown(name))
         async with self._topics.topic_turns.of(name):
             route = await self._routes.now(name)
-            groups = await self._readers_of(name, [one.name for one in route.brokers])
+            groups = await self._readers_of(name, [broker.name for broker in route.brokers])
             await self._delete(name, route)
             for retries in _retry_topics(name, groups):
                 await self._delete_if_there(retries)
@@ -53,7 +53,7 @@ class Deletion:
             self._groups.group_settings.forget(name)
             if failures:
                 raise worst(failures)
-            for retries in (one for topic in read for one in _retry_topics(topic, [name])):
+            for retries in (retry_topic for topic in read for retry_topic in _retry_topics(topic, [name])):
                 await self._delete_if_there(retries)
             await self._groups.drop_stale_positions(name, masters)
 
@@ -68,13 +68,13 @@ class Deletion:
 
     async def _delete(self, topic: str, route: TopicRoute) -> None:
         """At its brokers, then at all name servers: those are not told by the brokers."""
-        gone = sorted(one.name for one in route.brokers if one.master is None)
+        gone = sorted(data.name for data in route.brokers if data.master is None)
         if gone:
             raise BrokerUnavailable(
                 f"topic {topic} cannot be deleted while broker {', '.join(gone)} has no master"
             )
         _, failures = await of_each(
-            [one.name for one in route.brokers],
+            [data.name for data in route.brokers],
             lambda broker: self._client.done(
                 broker,
                 RequestCode.DELETE_TOPIC_IN_BROKER,
@@ -85,14 +85,14 @@ class Deletion:
         self._topics.topic_settings.forget(topic)
         if failures:
             raise worst(failures)
-        clusters = sorted({one.cluster for one in route.brokers})
+        clusters = sorted({data.cluster for data in route.brokers})
         _, failures = await of_each(
             self._routes.servers.addresses, lambda server: self._unname(server, topic, clusters)
         )
         self._routes.forget(topic)
         if failures:
             raise worst(failures)
-        await self._topics.until_shown(topic, lambda found: found is None)
+        await self._topics.until_shown(topic, lambda config: config is None)
 
     async def _unname(self, server: str, topic: str, clusters: Iterable[str]) -> None:
         """The name of the cluster is what 5.x name servers ask for; older ones do not look at it."""
@@ -108,8 +108,8 @@ class Deletion:
 
     async def _readers_of(self, topic: str, brokers: Iterable[str]) -> list[str]:
         """The groups that have a position in the topic, at those of its brokers that tell."""
-        found, _ = await self._groups.readers_at(topic, brokers)
-        return found or []
+        readers, _ = await self._groups.readers_at(topic, brokers)
+        return readers or []
 
 
 def _retry_topics(topic: str, groups: Iterable[str]) -> list[str]:

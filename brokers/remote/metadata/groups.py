@@ -77,15 +77,15 @@ class Groups(TellsReaders):
 
     async def groups(self) -> list[GroupConfig]:
         """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
-        told, failures = await of_each(await self._access.brokers(), self._groups_at)
-        if not told:
+        by_broker, failures = await of_each(await self._access.brokers(), self._groups_at)
+        if not by_broker:
             raise worst(failures)
-        found: dict[str, GroupConfig] = {}
-        for configs in told.values():
+        by_name: dict[str, GroupConfig] = {}
+        for configs in by_broker.values():
             for config in configs:
                 if config.name not in _SYSTEM_GROUPS and not config.name.startswith(_SYSTEM_PREFIX):
-                    found.setdefault(config.name, config)
-        return [found[name] for name in sorted(found)]
+                    by_name.setdefault(config.name, config)
+        return [by_name[name] for name in sorted(by_name)]
 
     async def create_group(self, config: GroupConfig) -> None:
         """On every broker that has a master. Those that cannot be reached do without it, unless all are."""
@@ -98,7 +98,7 @@ class Groups(TellsReaders):
             body = group_body(config, None)
             done, failures = await of_each(masters, lambda broker: self._change_group(broker, body))
             self.group_settings.forget(config.name)
-            refused = [one for one in failures.values() if not one.retryable]
+            refused = [error for error in failures.values() if not error.retryable]
             if refused or not done:
                 raise refused[0] if refused else worst(failures)
 
@@ -107,13 +107,15 @@ class Groups(TellsReaders):
             raise GroupNotFound(shown(config.name))
         check_group_settings(config)
         async with self.group_turns.of(config.name):
-            told, failures = await of_each(
+            by_broker, failures = await of_each(
                 await self._access.masters(), lambda broker: self._told_group(broker, config.name)
             )
-            silent = {one: why for one, why in failures.items() if not isinstance(why, NotFound)}
-            if silent or not told:
+            silent = {
+                broker_name: why for broker_name, why in failures.items() if not isinstance(why, NotFound)
+            }
+            if silent or not by_broker:
                 raise worst(silent) if silent else GroupNotFound(config.name)
-            bodies = {broker: group_body(config, told.get(broker)) for broker in (*told, *failures)}
+            bodies = {broker: group_body(config, by_broker.get(broker)) for broker in (*by_broker, *failures)}
             _, failures = await of_each(bodies, lambda broker: self._change_group(broker, bodies[broker]))
             self.group_settings.forget(config.name)
             if failures:
@@ -126,25 +128,27 @@ class Groups(TellsReaders):
     async def topics_read_by(self, group: str) -> list[str]:
         """The topics in which the group has a position, at the brokers that answer; no retries."""
 
-        told, failures = await of_each(
+        by_broker, failures = await of_each(
             await self._access.brokers(), lambda broker: self._topics_read_at(broker, group)
         )
-        if not told:
+        if not by_broker:
             raise worst(failures)
-        return sorted({one for topics in told.values() for one in topics if not is_derived_topic(one)})
+        return sorted(
+            {topic for topics in by_broker.values() for topic in topics if not is_derived_topic(topic)}
+        )
 
     async def readers(self, topic: str) -> list[str]:
         """`brokers.capabilities.TellsReaders`: what the brokers that answer say."""
         if not could_be_a_name(topic):
             return []
-        found, failures = await self.readers_at(topic, await self._access.brokers())
-        if found is None:
+        groups, failures = await self.readers_at(topic, await self._access.brokers())
+        if groups is None:
             raise worst(failures)
         # RocketMQ 5.3.3 notes a subscribed topic by its own name in the place of its group
         # (ConsumerManager.registerConsumer): without a group of that name nobody reads it by that name.
-        if topic in found and not await self._is_listed(topic):
-            found.remove(topic)
-        return found
+        if topic in groups and not await self._is_listed(topic):
+            groups.remove(topic)
+        return groups
 
     async def readers_at(
         self, topic: str, brokers: Iterable[str]
@@ -158,12 +162,12 @@ class Groups(TellsReaders):
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, broker=broker)
             return object_in(
-                answer, broker, f"the groups of topic {topic}", lambda told: texts(told, "groupList")
+                answer, broker, f"the groups of topic {topic}", lambda body: texts(body, "groupList")
             )
 
-        told, failures = await of_each(brokers, ask)
-        found = sorted({group for groups in told.values() for group in groups})
-        return found if told else None, failures
+        body, failures = await of_each(brokers, ask)
+        readers = sorted({group for groups in body.values() for group in groups})
+        return readers if body else None, failures
 
     async def delete_group_at(self, broker: str, name: str) -> None:
         """Delete a group and its positions on one broker, which need not have it."""
@@ -187,7 +191,9 @@ class Groups(TellsReaders):
         stale = [broker for broker, topics in positions.items() if topics]
         listed, unlisted = await of_each(stale, self._groups_at)
         failures.update(unlisted)
-        stale = [broker for broker, groups in listed.items() if name not in {one.name for one in groups}]
+        stale = [
+            broker for broker, groups in listed.items() if name not in {config.name for config in groups}
+        ]
         _, undeleted = await of_each(stale, lambda broker: self.delete_group_at(broker, name))
         failures.update(undeleted)
         for broker, error in failures.items():
@@ -201,7 +207,7 @@ class Groups(TellsReaders):
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=group)
         return object_in(
-            answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
+            answer, broker, f"the topics of group {group}", lambda body: texts(body, "topicList")
         )
 
     async def _fetch_group(self, name: str) -> GroupConfig:
@@ -214,7 +220,7 @@ class Groups(TellsReaders):
                 failures[broker] = (
                     error if self._access.knows_best(broker) else BrokerUnavailable(error.sentence)
                 )
-        silent = [one for one in failures.values() if not isinstance(one, NotFound)]
+        silent = [failure for failure in failures.values() if not isinstance(failure, NotFound)]
         raise silent[0] if silent else GroupNotFound(name)
 
     async def _told_group(self, broker: str, name: str) -> Mapping[str, Any]:
@@ -224,18 +230,18 @@ class Groups(TellsReaders):
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=name)
 
-        def read(told: Mapping[str, Any]) -> Mapping[str, Any]:
-            group_in(told)
-            return told
+        def read(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            group_in(body)
+            return body
 
         return object_in(answer, broker, f"group {name}", read)
 
     async def _is_listed(self, name: str) -> bool:
         """Whether a broker has it. It is looked up in the list: a question by name may make it (6.4)."""
-        told, failures = await of_each(await self._access.masters(), self._groups_at)
-        if not told:
+        by_broker, failures = await of_each(await self._access.masters(), self._groups_at)
+        if not by_broker:
             raise worst(failures)
-        return any(one.name == name for groups in told.values() for one in groups)
+        return any(config.name == name for groups in by_broker.values() for config in groups)
 
     async def _groups_at(self, broker: str) -> list[GroupConfig]:
         answer = await self._access.read_from(
@@ -247,9 +253,9 @@ class Groups(TellsReaders):
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
 
-        def read(told: Mapping[str, Any]) -> list[GroupConfig]:
-            configs = table(told, "subscriptionGroupTable").values()
-            return [group_in(as_object(one, "subscriptionGroupTable")) for one in configs]
+        def read(body: Mapping[str, Any]) -> list[GroupConfig]:
+            configs = table(body, "subscriptionGroupTable").values()
+            return [group_in(as_object(config, "subscriptionGroupTable")) for config in configs]
 
         return object_in(answer, broker, "the list of groups", read)
 

@@ -35,28 +35,28 @@ class CommandRelay(RelaysCommands):
     async def relay(
         self, context: Context, code: int, fields: Mapping[str, str], *, broker: str = "", topic: str = ""
     ) -> Relayed:
-        what = RELAYED.get(code)
-        if what is None:
+        command = RELAYED.get(code)
+        if command is None:
             raise Unsupported(f"request code {code} at a broker of the cluster, which it is not passed on to")
-        told = relayed_fields(code, fields)
-        names = await self._named(broker, topic, changes=what.changes)
+        relayed = relayed_fields(code, fields)
+        names = await self._named(broker, topic, changes=command.changes)
         if len(names) > MOST_BROKERS:
             raise BadRequest(
                 f"the cluster has {len(names)} brokers, the limit of one command is {MOST_BROKERS}"
             )
         gate = asyncio.Semaphore(_AT_ONCE)
-        ask = self._client.call if what.changes else self._access.read_from
-        limit_s = self._settings.slow_s if what.slow else None
+        ask = self._client.call if command.changes else self._access.read_from
+        limit_s = self._settings.slow_s if command.slow else None
         taken = 0
 
         async def answer(name: str) -> BrokerAnswer:
             nonlocal taken
             async with gate:
-                found = await ask(name, RequestCode(code), told, context=context, timeout_s=limit_s)
-            if taken and taken + len(found.body) > MOST_TOLD:
+                response = await ask(name, RequestCode(code), relayed, context=context, timeout_s=limit_s)
+            if taken and taken + len(response.body) > MOST_TOLD:
                 raise BrokerUnavailable(f"broker {name} tells more than fits: the limit is {MOST_TOLD} bytes")
-            taken += len(found.body)
-            return BrokerAnswer(found.code, found.remark, found.fields, bytes(found.body))
+            taken += len(response.body)
+            return BrokerAnswer(response.code, response.remark, response.fields, bytes(response.body))
 
         return Relayed(*await of_each(names, answer))
 
@@ -67,6 +67,6 @@ class CommandRelay(RelaysCommands):
                 raise BadRequest(f"the cluster has no broker {shown(broker)} that can be asked now")
             return [broker]
         if topic:
-            having = {one.name for one in (await self._access.route_of(topic)).brokers}
+            having = {broker_data.name for broker_data in (await self._access.route_of(topic)).brokers}
             return [name for name in known if name in having] or known
         return known

@@ -60,7 +60,7 @@ class Topics:
         try:
             types = (await self.topic_settings.of(topic)).message_types
         except BrokerUnavailable:
-            if any(one.permission & Permission.WRITE for one in queues):
+            if any(queue.permission & Permission.WRITE for queue in queues):
                 raise
             types = ()  # who only reads needs none, and slaves are there for readers
         return Route(topic, types, queues)
@@ -72,19 +72,19 @@ class Topics:
 
     async def topics(self) -> list[TopicConfig]:
         """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
-        told, failures = await of_each(await self._access.brokers(), self._topics_at)
-        if not told:
+        by_broker, failures = await of_each(await self._access.brokers(), self._topics_at)
+        if not by_broker:
             raise worst(failures)
         pseudo = set()
-        for one in await self._routes.brokers():
+        for broker in await self._routes.brokers():
             # Every broker and every cluster has a topic that is called like it (6.2).
-            pseudo |= {one.name, one.cluster, one.cluster + _REPLY_TOPIC}
-        found: dict[str, TopicConfig] = {}
-        for configs in told.values():
+            pseudo |= {broker.name, broker.cluster, broker.cluster + _REPLY_TOPIC}
+        by_name: dict[str, TopicConfig] = {}
+        for configs in by_broker.values():
             for config in configs:
                 if config.name not in pseudo and not _belongs_to_the_system(config.name):
-                    found[config.name] = _widest(found.get(config.name), config)
-        return [found[name] for name in sorted(found)]
+                    by_name[config.name] = _widest(by_name.get(config.name), config)
+        return [by_name[name] for name in sorted(by_name)]
 
     async def create_topic(self, config: TopicConfig) -> None:
         """On every broker that has a master. Those that cannot be reached do without it, unless all are.
@@ -110,7 +110,7 @@ class Topics:
             done, refusals = await of_each(there, lambda broker: self._change_topic(broker, fields))
             failures = {**failures, **refusals}
             self.topic_settings.forget(config.name)
-            refused = [one for one in failures.values() if not one.retryable]
+            refused = [error for error in failures.values() if not error.retryable]
             if refused or not done:
                 raise refused[0] if refused else worst(failures)
             await self.until_shown(config.name, lambda route: _has_queues(route, done, config))
@@ -123,14 +123,14 @@ class Topics:
             route = await self._routes.now(config.name)
             if route.mappings:
                 raise BadRequest(f"topic {config.name} is static: an operator maps its queues")
-            brokers = [one.name for one in route.brokers if one.master is not None]
+            brokers = [name.name for name in route.brokers if name.master is not None]
             if not brokers:
                 raise BrokerUnavailable(f"no broker of topic {config.name} has a master now")
-            told, failures = await of_each(brokers, lambda one: self._told(one, config.name))
+            by_broker, failures = await of_each(brokers, lambda name: self._told(name, config.name))
             if failures:
                 raise worst(failures)
             changes = {}
-            for broker, before in told.items():
+            for broker, before in by_broker.items():
                 there = topic_in(before)
                 if config.read_queues < there.read_queues or config.write_queues < there.write_queues:
                     raise BadRequest(
@@ -192,7 +192,9 @@ class Topics:
 
     def _is_reached(self, broker: str) -> bool:
         data = self._routes.clusters.get(broker)
-        return data is not None and any(self._connections.is_open(one) for one in data.addresses.values())
+        return data is not None and any(
+            self._connections.is_open(address) for address in data.addresses.values()
+        )
 
     async def _told(self, broker: str, name: str) -> Mapping[str, Any]:
         """The settings as one broker tells them. Those before 5.0 do not: then nothing is declared (6.4)."""
@@ -200,7 +202,9 @@ class Topics:
             broker, RequestCode.GET_TOPIC_CONFIG, {"topic": name, "lo": "true"}
         )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            queues = next((one for one in (await self._routes.of(name)).queues if one.broker == broker), None)
+            queues = next(
+                (queue for queue in (await self._routes.of(name)).queues if queue.broker == broker), None
+            )
             if queues is None:
                 raise TopicNotFound(name)
             return {
@@ -212,9 +216,9 @@ class Topics:
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, topic=name)
 
-        def read(told: Mapping[str, Any]) -> Mapping[str, Any]:
-            topic_in(told)
-            return told
+        def read(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            topic_in(body)
+            return body
 
         return object_in(answer, broker, f"topic {name}", read)
 
@@ -232,9 +236,9 @@ class Topics:
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
 
-        def read(told: Mapping[str, Any]) -> list[TopicConfig]:
-            configs = table(told, "topicConfigTable").values()
-            return [topic_in(as_object(one, "topicConfigTable")) for one in configs]
+        def read(body: Mapping[str, Any]) -> list[TopicConfig]:
+            configs = table(body, "topicConfigTable").values()
+            return [topic_in(as_object(config, "topicConfigTable")) for config in configs]
 
         return object_in(answer, broker, "the list of topics", read)
 
@@ -253,14 +257,14 @@ def _not_told(error: GatewayError) -> GatewayError:
     return BrokerUnavailable(error.sentence) if isinstance(error, NotFound) else error
 
 
-def _widest(one: TopicConfig | None, other: TopicConfig) -> TopicConfig:
+def _widest(widest: TopicConfig | None, other: TopicConfig) -> TopicConfig:
     """What two brokers have of the same topic: the settings of the first, the queues of the larger."""
-    if one is None:
+    if widest is None:
         return other
     return replace(
-        one,
-        read_queues=max(one.read_queues, other.read_queues),
-        write_queues=max(one.write_queues, other.write_queues),
+        widest,
+        read_queues=max(widest.read_queues, other.read_queues),
+        write_queues=max(widest.write_queues, other.write_queues),
     )
 
 
@@ -272,9 +276,9 @@ def _has_queues(route: TopicRoute | None, brokers: Mapping[str, object], config:
     """Whether the route tells what those brokers were told: so many queues, this permission."""
     if route is None:
         return False
-    told = {one.broker: one for one in route.queues}
+    by_broker = {data.broker: data for data in route.queues}
     for broker in brokers:
-        queues = told.get(broker)
+        queues = by_broker.get(broker)
         if (
             queues is None
             or queues.read_queues != config.read_queues

@@ -64,17 +64,17 @@ def in_batches(messages: Sequence[Message], *, together: bool) -> list[list[Mess
     """
     if len(messages) == 1:
         return [list(messages)]
-    found: list[list[Message]] = []
+    batches: list[list[Message]] = []
     room = 0
     for message in messages:
         size = len(message.body) + len(message.properties) + _AROUND
         alone = not together or goes_alone(message)
-        if not alone and found and size <= room and len(found[-1]) < MOST_MESSAGES:
-            first = found[-1][0]
+        if not alone and batches and size <= room and len(batches[-1]) < MOST_MESSAGES:
+            first = batches[-1][0]
             if message.sys_flag == first.sys_flag and message.producer_group == first.producer_group:
-                found[-1].append(message)
+                batches[-1].append(message)
                 room -= size
                 continue
-        found.append([message])
+        batches.append([message])
         room = 0 if alone else MOST_BYTES - size
-    return found
+    return batches

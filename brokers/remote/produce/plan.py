@@ -55,7 +55,7 @@ class Unit:
     @property
     def bound(self) -> bool:
         """Whether it may go nowhere else."""
-        return self.pinned is not None or any(one.message_group for one in self.messages[:1])
+        return self.pinned is not None or any(message.message_group for message in self.messages[:1])
 
 
 class SendPlanner:

@@ -35,7 +35,7 @@ def writable_queues(topic: str, route: TopicRoute) -> tuple[Target, ...]:
 
 def led_now(queue: Target, queues: Sequence[Target]) -> Target | None:
     """A queue of a static topic by its number, wherever it is led now; None: nowhere."""
-    return next((one for one in queues if one.queue_id == queue.queue_id), None)
+    return next((candidate for candidate in queues if candidate.queue_id == queue.queue_id), None)
 
 
 def zones_of(route: TopicRoute) -> dict[str, str]:

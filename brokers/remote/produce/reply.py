@@ -48,7 +48,7 @@ class Replies(CarriesReplies):
         if not broker:
             # The client that waits is registered at every broker of its cluster.
             route = await self._routes.of(message.topic)
-            masters = [one.name for one in route.brokers if one.master is not None]
+            masters = [data.name for data in route.brokers if data.master is not None]
             if not masters:
                 raise BrokerUnavailable(f"no broker of topic {message.topic} has a master now")
             broker = random.choice(masters)  # noqa: S311
@@ -71,8 +71,8 @@ class Replies(CarriesReplies):
             message = _pushed_message(request, self._routes.clusters.at(address))
         except PeerWireError as error:
             return request.answer(ResponseCode.SYSTEM_ERROR, f"the reply cannot be read: {error}")
-        found = find_property(message.properties, REPLY_TO_CLIENT.encode())
-        client_id = found.decode("utf-8", "replace") if found else ""
+        client_property = find_property(message.properties, REPLY_TO_CLIENT.encode())
+        client_id = client_property.decode("utf-8", "replace") if client_property else ""
         taken = self._reply_handler(client_id, message) if self._reply_handler is not None else False
         if inspect.isawaitable(taken):
             return _later(request, client_id, taken)
@@ -113,8 +113,8 @@ def _pushed_message(request: Command, broker: str) -> StoredMessage:
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:
-    told = fields.get(name, "0")
+    text = fields.get(name, "0")
     try:
-        return int(told[:_LONGEST_NUMBER])
+        return int(text[:_LONGEST_NUMBER])
     except ValueError:
-        raise PeerWireError(f"{name} is {shown(told)}") from None
+        raise PeerWireError(f"{name} is {shown(text)}") from None

@@ -190,7 +190,7 @@ class Sender(ForwardsBatches):
                     outcomes = await self._send_load(MessagesLoad(batch), unit, until)
                 except BadRequest as error:
                     if len(batch) > 1:
-                        batches.extendleft([one] for one in reversed(batch))
+                        batches.extendleft([message] for message in reversed(batch))
                         continue
                     outcomes = [error]
                 except GatewayError as error:
@@ -367,8 +367,8 @@ def _own(error: GatewayError) -> GatewayError:
 
 def _told(results: Sequence[Sent | GatewayError | None]) -> list[Sent | GatewayError]:
     """The results, or the error that is that of all."""
-    told = [result for result in results if result is not None]
-    first = told[0]
-    if isinstance(first, GatewayError) and all(type(result) is type(first) for result in told):
+    outcomes = [result for result in results if result is not None]
+    first = outcomes[0]
+    if isinstance(first, GatewayError) and all(type(result) is type(first) for result in outcomes):
         raise first
-    return told
+    return outcomes

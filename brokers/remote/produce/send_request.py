@@ -124,7 +124,9 @@ def send_request(
     if not many:
         return RequestCode.SEND_MESSAGE_V2, fields, first.body
     try:
-        body = encode_batch([BatchItem(signed(one.flag), one.body, one.properties) for one in messages])
+        body = encode_batch(
+            [BatchItem(signed(message.flag), message.body, message.properties) for message in messages]
+        )
     except LocalWireError as error:
         raise BadRequest(f"the messages cannot be stored: {error}") from error
     return RequestCode.SEND_BATCH_MESSAGE, fields, body
@@ -174,7 +176,7 @@ class MessagesLoad(Load):
     __slots__ = ("messages",)
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        super().__init__(messages[0], [one.message_id for one in messages])
+        super().__init__(messages[0], [message.message_id for message in messages])
         self.messages = messages
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
@@ -191,17 +193,17 @@ class PackedLoad(Load):
     __slots__ = ("packed",)
 
     def __init__(self, packed: Sequence[PackedMessages]) -> None:
-        one = packed[0]
+        first = packed[0]
         super().__init__(
             Message(
-                one.topic,
+                first.topic,
                 b"",
                 # It is told once for all: what one caller says of his is not said of those of others.
-                born_ms=one.first_born_ms if len(packed) == 1 else 0,
-                sys_flag=one.sys_flag,
-                producer_group=one.producer_group,
+                born_ms=first.first_born_ms if len(packed) == 1 else 0,
+                sys_flag=first.sys_flag,
+                producer_group=first.producer_group,
             ),
-            one.message_ids if len(packed) == 1 else [name for each in packed for name in each.message_ids],
+            first.message_ids if len(packed) == 1 else [name for each in packed for name in each.message_ids],
         )
         self.packed = packed
 
@@ -249,28 +251,28 @@ def sent(
     except (KeyError, ValueError) as error:
         raise PeerWireError("a send was answered without its queue or offset") from error
     if not (0 <= queue_id <= _LARGEST_INT and 0 <= offset <= _LARGEST_LONG):
-        told = shown(f"queue {fields['queueId']} and offset {fields['queueOffset']}")
-        raise PeerWireError(f"a send was answered with {told}")
-    found = [Sent(name, broker, queue_id, offset + at) for at, name in enumerate(message_ids)]
-    if len(found) == 1:
-        found[0].recall_handle = fields.get("recallHandle", "")
+        place = shown(f"queue {fields['queueId']} and offset {fields['queueOffset']}")
+        raise PeerWireError(f"a send was answered with {place}")
+    results = [Sent(name, broker, queue_id, offset + at) for at, name in enumerate(message_ids)]
+    if len(results) == 1:
+        results[0].recall_handle = fields.get("recallHandle", "")
     if placed:
-        _place(found, fields.get("msgId", ""))
-    return found
+        _place(results, fields.get("msgId", ""))
+    return results
 
 
-def _place(found: Sequence[Sent], told: str) -> None:
+def _place(results: Sequence[Sent], ids: str) -> None:
     """Give each the place that its offset message id names; of what is no such id, none."""
-    names = told.split(",")
-    if len(names) != len(found):
+    names = ids.split(",")
+    if len(names) != len(results):
         return
-    for one, name in zip(found, names, strict=True):
+    for result, name in zip(results, names, strict=True):
         try:
-            one.store_host, one.commit_offset = decode_offset_message_id(name)
+            result.store_host, result.commit_offset = decode_offset_message_id(name)
         except ValueError:
             return
 
 
 def _number_in(properties: bytes, name: bytes) -> str:
-    found = find_property(properties, name)
-    return found.decode() if found is not None and found.isdigit() and len(found) < 10 else ""
+    value = find_property(properties, name)
+    return value.decode() if value is not None and value.isdigit() and len(value) < 10 else ""

@@ -40,14 +40,14 @@ class GroupProgress:
 
     async def progress(self, group: str, topic: str) -> list[Progress]:
         config = await self._groups.group(group)
-        places = [(one, False) for one in places_of(topic, await self._access.route_of(topic))]
+        places = [(item, False) for item in places_of(topic, await self._access.route_of(topic))]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            places += [(one, True) for one in await self._offsets.places_if_there(make(group, topic))]
-        readable = iter([one for one in places if one[0].permission & Permission.READ])
-        found: list[Progress] = []
+            places += [(item, True) for item in await self._offsets.places_if_there(make(group, topic))]
+        readable = iter([item for item in places if item[0].permission & Permission.READ])
+        progress: list[Progress] = []
         while some := list(islice(readable, _AT_ONCE)):
-            found += await asyncio.gather(*(self._progress(config, place, retry) for place, retry in some))
-        return found
+            progress += await asyncio.gather(*(self._progress(config, place, retry) for place, retry in some))
+        return progress
 
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
         await self._groups.group(group)
@@ -57,24 +57,24 @@ class GroupProgress:
         )
 
     async def standing(self, group: str, topic: str) -> Standing:
-        found = await self.progress(group, topic)
-        unread = sum(one.lag for one in found if not one.retry)
-        return _standing(group, topic, unread, sum(one.lag for one in found if one.retry))
+        progress = await self.progress(group, topic)
+        unread = sum(queue.lag for queue in progress if not queue.retry)
+        return _standing(group, topic, unread, sum(queue.lag for queue in progress if queue.retry))
 
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         """Group by group. One whose brokers do not all answer is left out: its figures would be too small."""
-        names = [one.name for one in await self._groups.groups()]
-        found: list[Standing] = []
+        names = [config.name for config in await self._groups.groups()]
+        result: list[Standing] = []
         at = start
         while queues > 0 and at < len(names):
             try:
                 standings, looked_at = await self._standings_of(names[at])
             except GatewayError:
                 standings, looked_at = [], 0
-            found += standings
+            result += standings
             queues -= 1 + looked_at
             at += 1
-        return found, at if at < len(names) else None
+        return result, at if at < len(names) else None
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class GroupProgress:
 
     async def _standings_of(self, group: str) -> tuple[list[Standing], int]:
         """Where a group stands with each topic that it has read, and how many queues that was."""
-        told, failures = await of_each(
+        by_broker, failures = await of_each(
             await self._access.brokers(), lambda broker: self._stats_at(broker, group)
         )
         if failures:
@@ -98,23 +98,23 @@ class GroupProgress:
         unread: dict[str, int] = {}
         free: dict[str, int] = {}
         looked_at = 0
-        for stats in told.values():
-            for one in stats:
+        for stats in by_broker.values():
+            for item in stats:
                 looked_at += 1
-                topic = _topic_of_retries(one.topic, group)
-                if topic == one.topic:
-                    unread[topic] = unread.get(topic, 0) + one.lag
+                topic = _topic_of_retries(item.topic, group)
+                if topic == item.topic:
+                    unread[topic] = unread.get(topic, 0) + item.lag
                 else:
-                    free[topic] = free.get(topic, 0) + one.lag
+                    free[topic] = free.get(topic, 0) + item.lag
         names = sorted(unread.keys() | free.keys())
-        return [_standing(group, one, unread.get(one, 0), free.get(one, 0)) for one in names], looked_at
+        return [_standing(group, item, unread.get(item, 0), free.get(item, 0)) for item in names], looked_at
 
     async def _stats_at(self, broker: str, group: str) -> list[_Stats]:
         answer = await self._access.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=group)
         topics = object_in(
-            answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
+            answer, broker, f"the topics of group {group}", lambda body: texts(body, "topicList")
         )
         if not topics:
             return []
@@ -131,17 +131,17 @@ class _Stats(NamedTuple):
     lag: int
 
 
-def _stats_in(told: Mapping[str, Any]) -> list[_Stats]:
+def _stats_in(body: Mapping[str, Any]) -> list[_Stats]:
     """The offsets by queue, which are objects as keys (5.8)."""
-    found = []
-    for key, value in table(told, "offsetTable").items():
+    stats = []
+    for key, value in table(body, "offsetTable").items():
         if not isinstance(key, tuple):
             raise PeerWireError("a key of offsetTable is no queue")
         here = as_object(value, "offsetTable")
         # A queue of a static topic that was never read is at -1.
         lag = number(here, "brokerOffset") - max(number(here, "consumerOffset"), 0)
-        found.append(_Stats(text(dict(key), "topic"), max(lag, 0)))
-    return found
+        stats.append(_Stats(text(dict(key), "topic"), max(lag, 0)))
+    return stats
 
 
 def _topic_of_retries(topic: str, group: str) -> str:

@@ -40,7 +40,7 @@ class MessageLookup(FindsByPlace):
         self._routes = access.routes
 
     async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
-        if all(one.name != broker for one in await self._routes.brokers()):
+        if all(known.name != broker for known in await self._routes.brokers()):
             raise BadRequest(f"there is no broker {shown(broker)}")
         record = await self._viewed(context, broker, {"offset": str(commit_offset)})
         if record is None or record.commit_offset != commit_offset:
@@ -52,10 +52,10 @@ class MessageLookup(FindsByPlace):
         packed = _packed(message_id)
         if packed is None:
             return []
-        found = await self._query(
+        messages = await self._query(
             context,
             topic,
-            [one.name for one in route.brokers],
+            [item.name for item in route.brokers],
             {
                 "key": message_id,
                 "maxNum": str(_MOST_COPIES),
@@ -66,9 +66,9 @@ class MessageLookup(FindsByPlace):
             lambda record: find_property(record.properties, _UNIQ_KEY) == packed,
         )
         placed = await self._find_place(context, topic, message_id)
-        if placed is not None and all(_place(one) != _place(placed) for one in found):
-            found.append(placed)
-        return found
+        if placed is not None and all(_place(item) != _place(placed) for item in messages):
+            messages.append(placed)
+        return messages
 
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
@@ -77,10 +77,10 @@ class MessageLookup(FindsByPlace):
         packed = _packed(key)
         if packed is None or limit < 1 or begin_ms > end_ms or end_ms < 0:
             return []
-        found = await self._query(
+        messages = await self._query(
             context,
             topic,
-            [one.name for one in route.brokers],
+            [data.name for data in route.brokers],
             {
                 "key": key,
                 "maxNum": str(min(limit, _MOST_COPIES)),
@@ -92,7 +92,7 @@ class MessageLookup(FindsByPlace):
                 and packed in (find_property(record.properties, _KEYS) or b"").split(b" ")
             ),
         )
-        return found[:limit]
+        return messages[:limit]
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -120,11 +120,11 @@ class MessageLookup(FindsByPlace):
                 if record.topic == topic and fits(record)
             ]
 
-        told, failures = await of_each(brokers, ask)
-        if failures and not told:
+        by_broker, failures = await of_each(brokers, ask)
+        if failures and not by_broker:
             raise worst(failures)
-        found = {_place(one): one for messages in told.values() for one in messages}
-        return sorted(found.values(), key=lambda one: (one.store_ms, one.offset), reverse=True)
+        by_place = {_place(message): message for messages in by_broker.values() for message in messages}
+        return sorted(by_place.values(), key=lambda message: (message.store_ms, message.offset), reverse=True)
 
     async def _find_place(self, context: Context, topic: str, message_id: str) -> StoredMessage | None:
         """The message that an offset message id names, if its host is one of this cluster."""
@@ -135,7 +135,7 @@ class MessageLookup(FindsByPlace):
         if offset < 0:
             return None
         owner = next(
-            (one.name for one in await self._routes.brokers() if host in one.addresses.values()), None
+            (known.name for known in await self._routes.brokers() if host in known.addresses.values()), None
         )
         if owner is None:
             return None

@@ -160,10 +160,10 @@ class ClusterOffsets(HoldsResets):
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
         await self._groups.group(group)
         route = await self._access.route_of(topic)
-        places = [one for one in places_of(topic, route) if one.permission & Permission.READ]
+        places = [item for item in places_of(topic, route) if item.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
-        was_set = {(one.broker, one.queue_id): at for one, at in zip(places, offsets, strict=True)}
+        was_set = {(item.broker, item.queue_id): at for item, at in zip(places, offsets, strict=True)}
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
             retries = await self.places_if_there(make(group, topic))
             places += retries
@@ -206,15 +206,15 @@ class ClusterOffsets(HoldsResets):
     async def _offset_at(self, context: Context | None, place: Place, time_ms: int) -> int:
         fields = {"timestamp": str(min(max(time_ms, 0), LARGEST_OFFSET)), "boundaryType": "lower"}
         if place.static:
-            found = await logic_offset_at(self._access, context, place, fields)
+            offset = await logic_offset_at(self._access, context, place, fields)
         else:
             answer = await self._access.ask_queue(
                 context, place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, reading=True
             )
-            found = number_in(answer, place.broker, "offset")
+            offset = number_in(answer, place.broker, "offset")
         bounds = await self.bounds_of(context, place)
         # Below zero: of a logic queue no piece is so new.
-        return bounds.maximum if found < 0 else min(max(found, bounds.minimum), bounds.maximum)
+        return bounds.maximum if offset < 0 else min(max(offset, bounds.minimum), bounds.maximum)
 
     async def _commit(self, context: Context | None, group: str, place: Place, offset: int) -> bool:
         """Whether the broker took it."""
@@ -258,13 +258,13 @@ class ClusterOffsets(HoldsResets):
         if answer.code != ResponseCode.SUCCESS:
             return False
         queues = places_of(place.topic, await self._access.route_of(place.topic))
-        if sum(one.broker == place.broker for one in queues) == 1:
+        if sum(queue.broker == place.broker for queue in queues) == 1:
             return False
         try:
-            told = decode_offsets(answer.body)
+            offsets = decode_offsets(answer.body)
         except PeerWireError:
             return False
-        return told == {MessageQueue(place.topic, place.broker, place.queue_id): offset}
+        return offsets == {MessageQueue(place.topic, place.broker, place.queue_id): offset}
 
 
 def pull_fields(group: str, tags: str, max_messages: int) -> dict[str, str]:

@@ -20,11 +20,11 @@ def true_origin(topic: str, properties: bytes) -> bytes:
         group = topic.removeprefix(DEAD_LETTER_PREFIX)
     else:
         return properties
-    told = find_property(properties, _RETRY_TOPIC)
-    if told is None or b"\x01" in told:  # a client may have written anything
+    retry_topic = find_property(properties, _RETRY_TOPIC)
+    if retry_topic is None or b"\x01" in retry_topic:  # a client may have written anything
         return properties
     for make in (pop_retry_topic_v2, pop_retry_topic_v1):
         retries = make(group, "").encode()
-        if told.startswith(retries) and len(told) > len(retries):
-            return set_property(properties, _RETRY_TOPIC, told[len(retries) :])
+        if retry_topic.startswith(retries) and len(retry_topic) > len(retries):
+            return set_property(properties, _RETRY_TOPIC, retry_topic[len(retries) :])
     return properties

@@ -66,14 +66,14 @@ class QueueLocks(LeasesQueues):
             body = _body(name, owner, by_broker[broker])
             answer = await self._client.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
             return object_in(
-                answer, broker, "the locked queues", lambda told: list(each(told, "lockOKMQSet", _queue))
+                answer, broker, "the locked queues", lambda result: list(each(result, "lockOKMQSet", _queue))
             )
 
-        told, failures = await of_each(by_broker, ask)
-        if failures and not told:
+        result, failures = await of_each(by_broker, ask)
+        if failures and not result:
             raise worst(failures)
         mine = []
-        for broker, locked in told.items():
+        for broker, locked in result.items():
             got = set(locked)
             mine += [named for key, named in by_broker[broker].items() if key in got]
         return mine
@@ -106,11 +106,11 @@ class QueueLocks(LeasesQueues):
 
     async def _by_broker(self, group: str, queues: Sequence[Named]) -> dict[str, dict[Named, Named]]:
         """Those that there are, by broker: as the broker knows them, and as they were named here."""
-        found: dict[str, dict[Named, Named]] = {}
+        by_broker: dict[str, dict[Named, Named]] = {}
         try:
             await self._groups.group(group)
         except NotFound:
-            return found
+            return by_broker
         unknown: set[str] = set()
         for topic, broker, queue_id in queues:
             if topic in unknown or len(unknown) > _MOST_UNKNOWN:
@@ -123,8 +123,8 @@ class QueueLocks(LeasesQueues):
             except BadRequest:
                 continue
             key = (topic, place.broker, queue_id)
-            found.setdefault(place.broker, {})[key] = (topic, broker, queue_id)
-        return found
+            by_broker.setdefault(place.broker, {})[key] = (topic, broker, queue_id)
+        return by_broker
 
 
 def _body(group: str, client_id: str, queues: Mapping[Named, Named]) -> bytes:
@@ -133,5 +133,5 @@ def _body(group: str, client_id: str, queues: Mapping[Named, Named]) -> bytes:
     return dumps({"clientId": client_id, "consumerGroup": group, "mqSet": named, "onlyThisBroker": False})
 
 
-def _queue(told: Mapping[str, Any]) -> Named:
-    return text(told, "topic"), text(told, "brokerName"), number(told, "queueId")
+def _queue(body: Mapping[str, Any]) -> Named:
+    return text(body, "topic"), text(body, "brokerName"), number(body, "queueId")

@@ -66,10 +66,10 @@ class QueueNumberStore(NumbersQueues):
         return {"numbers_unkept": float(len(self._unkept))}
 
     async def _numbered(self, context: Context, topic: str, wanted: Sequence[Numbered]) -> QueueNumbers:
-        found = await self._read(topic)
-        numbers = self._join(topic, found)
+        by_server = await self._read(topic)
+        numbers = self._join(topic, by_server)
         queues = _numberable(topic, numbers, wanted)
-        if numbers.has_all(queues) and all(one == numbers for one in found.values()):
+        if numbers.has_all(queues) and all(record == numbers for record in by_server.values()):
             self._unkept.discard(topic)
             return numbers
         owner = f"popgate-numbers-{uuid4()}"
@@ -82,12 +82,12 @@ class QueueNumberStore(NumbersQueues):
                 return numbers
             raise BrokerBusy(f"somebody else gives numbers to the queues of {topic}")
         try:
-            found = await self._read(topic)
-            known = self._join(topic, found)
+            by_server = await self._read(topic)
+            known = self._join(topic, by_server)
             queues = _numberable(topic, known, wanted)
             numbers = _grown(topic, known, queues)
             try:
-                await self._write(topic, numbers, found)
+                await self._write(topic, numbers, by_server)
             except BrokerUnavailable as error:
                 return self._keep_here(topic, known, queues, error)
             self._keep(topic, numbers)
@@ -96,9 +96,9 @@ class QueueNumberStore(NumbersQueues):
         finally:
             await self._end_lease(context, topic, owner, home)
 
-    def _join(self, topic: str, found: Mapping[str, QueueNumbers]) -> QueueNumbers:
+    def _join(self, topic: str, by_server: Mapping[str, QueueNumbers]) -> QueueNumbers:
         known = self._numbers.get(topic, QueueNumbers())
-        numbers = joined([known, *found.values()])
+        numbers = joined([known, *by_server.values()])
         if not known.begins(numbers):
             _log.warning("numbers of queues of %s were given twice: %r became %r", topic, known, numbers)
         self._keep(topic, numbers)
@@ -140,28 +140,28 @@ class QueueNumberStore(NumbersQueues):
             RequestCode.GET_KV_CONFIG,
             {"namespace": NAMESPACE, "key": topic},
         )
-        found: dict[str, QueueNumbers] = {}
+        by_server: dict[str, QueueNumbers] = {}
         for address, answer in answers.items():
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
-                found[address] = QueueNumbers()
+                by_server[address] = QueueNumbers()
             elif answer.code == ResponseCode.SUCCESS:
                 try:
-                    found[address] = QueueNumbers.decode(answer.fields.get("value", ""))
+                    by_server[address] = QueueNumbers.decode(answer.fields.get("value", ""))
                 except ValueError as error:
                     raise BrokerUnavailable(
                         f"{address} has something else as the numbers of the queues of {topic}: {error}"
                     ) from error
-        if not found:
+        if not by_server:
             raise BrokerUnavailable(f"no name server tells the numbers of the queues of {topic}")
-        return found
+        return by_server
 
-    async def _write(self, topic: str, numbers: QueueNumbers, found: Mapping[str, QueueNumbers]) -> None:
+    async def _write(self, topic: str, numbers: QueueNumbers, by_server: Mapping[str, QueueNumbers]) -> None:
         """Tell all that have something else. Raises BrokerUnavailable: fewer than half have it then."""
-        behind = [address for address, one in found.items() if one != numbers]
+        behind = [address for address, item in by_server.items() if item != numbers]
         fields = {"namespace": NAMESPACE, "key": topic, "value": numbers.encode()}
         answers = await self._ask_each(behind, RequestCode.PUT_KV_CONFIG, fields)
-        taken = [address for address, one in answers.items() if one.code == ResponseCode.SUCCESS]
-        have, all_there_are = len(found) - len(behind) + len(taken), len(self._routes.servers.addresses)
+        taken = [address for address, item in answers.items() if item.code == ResponseCode.SUCCESS]
+        have, all_there_are = len(by_server) - len(behind) + len(taken), len(self._routes.servers.addresses)
         if have * 2 < all_there_are:
             raise BrokerUnavailable(
                 f"{have} of {all_there_are} name servers have the numbers of the queues of {topic},"
@@ -177,13 +177,13 @@ class QueueNumberStore(NumbersQueues):
             *(self._connections.call(address, code, fields, timeout_s=timeout_s) for address in addresses),
             return_exceptions=True,
         )
-        told: dict[str, Command] = {}
+        by_server: dict[str, Command] = {}
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, Command):
-                told[address] = answer
+                by_server[address] = answer
             elif not isinstance(answer, GatewayError):
                 raise answer
-        return told
+        return by_server
 
     # -- who gives numbers ------------------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class QueueNumberStore(NumbersQueues):
 
 def _numberable(topic: str, numbers: QueueNumbers, queues: Sequence[Numbered]) -> Sequence[Numbered]:
     """Those that have numbers or may get them: no name of a broker makes the record of all unreadable."""
-    named = [one for one in queues if may_be_numbered(one[0])]
+    named = [queue for queue in queues if may_be_numbered(queue[0])]
     if topic != BROKERS:
         return named
-    fresh = sorted({one for one in named if numbers.number_of(*one) is None})
+    fresh = sorted({queue for queue in named if numbers.number_of(*queue) is None})
     too_many = set(fresh[max(MOST_BROKERS - len(numbers), 0) :])
-    return [one for one in named if one not in too_many]
+    return [queue for queue in named if queue not in too_many]
 
 
 def _grown(topic: str, numbers: QueueNumbers, queues: Sequence[Numbered]) -> QueueNumbers:

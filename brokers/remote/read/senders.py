@@ -11,11 +11,11 @@ _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 
 def born_host(record: Record) -> str:
     """Where the message was born: the stored host is whoever sent it to the broker (protocol facts 3.6)."""
-    told = find_property(record.properties, _BORN_HOST)
-    return host_text(record.born_host) if told is None else told.decode("utf-8", "replace")
+    text = find_property(record.properties, _BORN_HOST)
+    return host_text(record.born_host) if text is None else text.decode("utf-8", "replace")
 
 
 def born_ms(record: Record) -> int:
     """When the message was born: of a batch the stored time is that of the request (protocol facts 5.7)."""
-    told = find_property(record.properties, _BORN_TIMESTAMP)
-    return int(told) if told is not None and len(told) < 16 and told.isdigit() else record.born_ms
+    text = find_property(record.properties, _BORN_TIMESTAMP)
+    return int(text) if text is not None and len(text) < 16 and text.isdigit() else record.born_ms

@@ -34,8 +34,8 @@ async def pieces_of(access: ClusterAccess, context: Context | None, place: Place
     if answer.code != ResponseCode.SUCCESS:
         raise error_of(answer, broker=place.broker, topic=place.topic)
 
-    def read(told: Mapping[str, Any]) -> tuple[QueuePiece, ...]:
-        hosted = QueueMapping.read(parts.table(told, "mappingDetail")).hosted
+    def read(body: Mapping[str, Any]) -> tuple[QueuePiece, ...]:
+        hosted = QueueMapping.read(parts.table(body, "mappingDetail")).hosted
         return tuple(piece for piece in hosted.get(place.queue_id, ()) if piece.placed)
 
     return object_in(answer, place.broker, f"the queues of topic {place.topic}", read)
@@ -56,8 +56,8 @@ async def logic_offset_at(
         )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=piece.broker, topic=place.topic)
-        found = number_in(answer, piece.broker, "offset")
+        offset = number_in(answer, piece.broker, "offset")
         ended = piece.end_offset > piece.start_offset
-        if found >= 0 and not (ended and found >= piece.end_offset):
-            return piece.logic(max(found, piece.start_offset))
+        if offset >= 0 and not (ended and offset >= piece.end_offset):
+            return piece.logic(max(offset, piece.start_offset))
     return -1

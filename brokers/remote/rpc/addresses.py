@@ -49,9 +49,9 @@ def is_literal(host: str) -> bool:
 
 async def resolve(host: str, port: int) -> list[str]:
     """Every address that a name stands for, looked up off the loop. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    hosts = dict.fromkeys(str(place[0]) for _, _, _, _, place in found)
-    return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    hosts = dict.fromkeys(str(place[0]) for _, _, _, _, place in addresses)
+    return [f"[{literal}]:{port}" if ":" in literal else f"{literal}:{port}" for literal in hosts]
 
 
 def _server(text: str) -> str:

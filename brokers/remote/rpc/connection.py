@@ -76,17 +76,23 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        return sum(one.in_flight for one in self._channels())
+        return sum(channel.in_flight for channel in self._channels())
 
     @property
     def queued(self) -> int:
-        return sum(one.queued for one in self._channels())
+        return sum(channel.queued for channel in self._channels())
 
     def figures(self) -> tuple[int, int, int, int, int]:
         """(in flight, not written, answers that came too late, signs of life asked for, connections lost)."""
         alive = self._channels()
-        late = self.late + sum(one.late for one in alive)
-        return self.in_flight, self.queued, late, self.probes + sum(one.probes for one in alive), self.lost
+        late = self.late + sum(channel.late for channel in alive)
+        return (
+            self.in_flight,
+            self.queued,
+            late,
+            self.probes + sum(channel.probes for channel in alive),
+            self.lost,
+        )
 
     def usable(self, now: float) -> Channel:
         """The channel to ask on, perhaps still connecting. Raises BrokerUnavailable while it rests."""
@@ -141,7 +147,7 @@ class Connection:
             clock=means.clock,
             settings=means.settings,
             probe=means.probe,
-            on_asked=lambda one, command: means.on_asked(self, one, command),
+            on_asked=lambda source, command: means.on_asked(self, source, command),
             on_opened=self._opened,
             on_over=self._over,
         )

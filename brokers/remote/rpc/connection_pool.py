@@ -62,7 +62,7 @@ class ConnectionPool:
         )
 
     def __repr__(self) -> str:
-        is_open = sum(one.is_open for one in self._links.values())
+        is_open = sum(connection.is_open for connection in self._links.values())
         return f"<ConnectionPool {is_open} open of {len(self._links)}>"
 
     async def call(
@@ -88,10 +88,10 @@ class ConnectionPool:
         until = now + timeout_s
         if self._settings.credentials is not None:
             fields = self._signed(fields, body)
-        one = self._links.get((address, link)) or self._link(address, link)
+        connection = self._links.get((address, link)) or self._link(address, link)
         for _ in range(2):
-            one.used_at = now
-            channel = one.usable(now)
+            connection.used_at = now
+            channel = connection.usable(now)
             waiting = channel.ask(code, fields, body, now, until - now, speaker)
             try:
                 answer = await waiting.future
@@ -101,7 +101,7 @@ class ConnectionPool:
             if answer.code != ResponseCode.GO_AWAY:
                 return answer
             # It said so before it looked at the request: another connection may be taken (5.13).
-            one.leave(channel)
+            connection.leave(channel)
             now = clock.monotonic()
         raise BrokerUnavailable(f"{address} asks its clients to go away")
 
@@ -116,9 +116,9 @@ class ConnectionPool:
         now = self._clock.monotonic()
         if self._settings.credentials is not None:
             fields = self._signed(fields, body)
-        one = self._links.get((address, 0)) or self._link(address, 0)
-        one.used_at = now
-        return one.usable(now).ask(code, fields, body, now, timeout_s).future
+        connection = self._links.get((address, 0)) or self._link(address, 0)
+        connection.used_at = now
+        return connection.usable(now).ask(code, fields, body, now, timeout_s).future
 
     def tell(
         self,
@@ -138,9 +138,9 @@ class ConnectionPool:
             fields = self._signed(fields, body)
         now = self._clock.monotonic()
         try:
-            one = self._links.get((address, link)) or self._link(address, link)
-            one.used_at = now
-            channel = one.usable(now)
+            connection = self._links.get((address, link)) or self._link(address, link)
+            connection.used_at = now
+            channel = connection.usable(now)
             if channel.open:
                 channel.tell(code, fields, body, speaker)
                 return
@@ -164,36 +164,38 @@ class ConnectionPool:
         self._lost.append(handler)
 
     def is_open(self, address: str, link: int = 0) -> bool:
-        one = self._links.get((address, link))
-        return one is not None and one.is_open
+        connection = self._links.get((address, link))
+        return connection is not None and connection.is_open
 
     def answers(self, address: str) -> bool:
         """Whether there is a connection that was answered on, and none was lost and not answered on since."""
-        found = [one for (where, _), one in self._links.items() if where == address]
-        return any(one.is_good for one in found) and all(one.is_good or not one.trouble for one in found)
+        connections = [connection for (where, _), connection in self._links.items() if where == address]
+        return any(connection.is_good for connection in connections) and all(
+            connection.is_good or not connection.trouble for connection in connections
+        )
 
     def open_links(self) -> dict[str, int]:
         """How many connections there are to each address."""
-        found: dict[str, int] = {}
-        for (address, _), one in self._links.items():
-            if one.is_open:
-                found[address] = found.get(address, 0) + 1
-        return found
+        counts: dict[str, int] = {}
+        for (address, _), connection in self._links.items():
+            if connection.is_open:
+                counts[address] = counts.get(address, 0) + 1
+        return counts
 
     def connect(self, address: str, link: int = 0) -> None:
         """Begin to connect, if it is not done or resting, so that the next request need not wait."""
         now = self._clock.monotonic()
         try:
-            one = self._links.get((address, link)) or self._link(address, link)
-            one.used_at = now
-            one.usable(now)
+            connection = self._links.get((address, link)) or self._link(address, link)
+            connection.used_at = now
+            connection.usable(now)
         except BrokerUnavailable:
             pass
 
     def trouble(self, address: str, link: int = 0) -> str:
         """Why there is no connection; empty when there is one, or nobody has tried."""
-        one = self._links.get((address, link))
-        return one.trouble if one is not None and not one.is_open else ""
+        connection = self._links.get((address, link))
+        return connection.trouble if connection is not None and not connection.is_open else ""
 
     def name(self, address: str, host: str) -> None:
         """The certificate at `address` must be of `host`: the address was found by that name."""
@@ -205,24 +207,24 @@ class ConnectionPool:
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for one in self._links.values():
-            await one.close()
+        for connection in self._links.values():
+            await connection.close()
         self._links.clear()
         await self._answering.close()
 
     def figures(self) -> dict[str, float]:
         flying, queued, late, probes, lost = 0, 0, *self._past
-        for one in self._links.values():
-            each = one.figures()
+        for connection in self._links.values():
+            each = connection.figures()
             flying, queued, late = flying + each[0], queued + each[1], late + each[2]
             probes, lost = probes + each[3], lost + each[4]
         return {
             "links": len(self._links),
-            "links_open": sum(one.is_open for one in self._links.values()),
+            "links_open": sum(connection.is_open for connection in self._links.values()),
             "requests_in_flight": flying,
             "requests_queued": queued,
             "late_answers_total": late,
-            "links_silent": sum(one.awaits_sign for one in self._links.values()),
+            "links_silent": sum(connection.awaits_sign for connection in self._links.values()),
             "probes_total": probes,
             "connections_lost_total": lost,
             "oneway_dropped_total": self._dropped,
@@ -237,21 +239,21 @@ class ConnectionPool:
             )
         if len(self._links) >= self._settings.max_addresses:
             raise BrokerUnavailable(f"there are {len(self._links)} links already, which is the bound")
-        one = self._links[address, number] = Connection(address, number, self._means)
+        connection = self._links[address, number] = Connection(address, number, self._means)
         if self._sweeper is None:
             self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)
-        return one
+        return connection
 
     def _sweep(self) -> None:
         """Close and forget links that nobody has used for long."""
         self._sweeper = None
         oldest = self._clock.monotonic() - self._settings.link_idle_s
-        for key, one in list(self._links.items()):
-            if one.used_at < oldest and not one.in_flight:
+        for key, connection in list(self._links.items()):
+            if connection.used_at < oldest and not connection.in_flight:
                 del self._links[key]
                 self._hosts.pop(key[0], None)
-                one.retire("nobody used it for long")
-                for place, count in enumerate(one.figures()[2:]):
+                connection.retire("nobody used it for long")
+                for place, count in enumerate(connection.figures()[2:]):
                     self._past[place] += count
         if self._links and not self._closed:
             self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)

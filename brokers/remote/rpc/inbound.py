@@ -35,14 +35,14 @@ class InboundRequests:
             _say(answer, request, _refusal(request, ResponseCode.SYSTEM_BUSY, "too many are under way"))
             return
         try:
-            told = handler(address, link, request)
+            result = handler(address, link, request)
         except Exception as error:
             _say(answer, request, _failure(request, address, error))
             return
-        if told is None or isinstance(told, Command):
-            _say(answer, request, told)
+        if result is None or isinstance(result, Command):
+            _say(answer, request, result)
             return
-        task = asyncio.get_running_loop().create_task(_later(told, address, request, answer))
+        task = asyncio.get_running_loop().create_task(_later(result, address, request, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -54,9 +54,9 @@ class InboundRequests:
             await asyncio.wait(tasks)
 
 
-async def _later(told: Awaitable[Command | None], address: str, request: Command, answer: Answer) -> None:
+async def _later(result: Awaitable[Command | None], address: str, request: Command, answer: Answer) -> None:
     try:
-        command = await told
+        command = await result
     except Exception as error:
         command = _failure(request, address, error)
     _say(answer, request, command)

@@ -59,16 +59,16 @@ def real_topic(topic: str, group: str, receipt: Receipt) -> str:
 
 
 def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
-    one = ack.receipt
+    receipt = ack.receipt
     return BatchAck(
         ack.group,
         ack.topic,
-        one.topic_type,
-        one.start_offset,
-        one.queue_id,
-        one.revive_queue,
-        one.pop_ms,
-        one.invisible_ms,
+        receipt.topic_type,
+        receipt.start_offset,
+        receipt.queue_id,
+        receipt.revive_queue,
+        receipt.pop_ms,
+        receipt.invisible_ms,
         offsets=tuple(offsets),
     )
 
@@ -161,11 +161,11 @@ class AckBatcher:
             topic, group, receipt, _ = ack
             # All of it but the offsets of the message.
             key = (topic, group, *receipt[:7])
-            found = merged.get(key)
-            if found is None:
+            entry = merged.get(key)
+            if entry is None:
                 merged[key] = ack, [receipt.offset]
             else:
-                found[1].append(receipt.offset)
+                entry[1].append(receipt.offset)
         entries = [_entry(ack, offsets) for ack, offsets in merged.values()]
         try:
             body = encode_batch_acks(broker, entries)

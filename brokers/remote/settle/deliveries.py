@@ -88,7 +88,7 @@ class Deliveries:
     def check_place(self, receipt: Receipt, handle: str, topic: str, route: TopicRoute) -> None:
         """Raises IllegalReceipt for a place that no broker of the topic has."""
         broker = receipt.broker
-        queues = next((one for one in route.queues if one.broker == broker), None)
+        queues = next((data for data in route.queues if data.broker == broker), None)
         if queues is None:
             if route.broker(broker) is None and self._routes.clusters.get(broker) is None:
                 raise IllegalReceipt(handle, "no broker of that name is known", NO_BROKER)
@@ -160,8 +160,8 @@ class Deliveries:
             if answer.code in _ILLEGAL:
                 raise IllegalReceipt(handle, answer.remark[:200] or "the broker refuses it")
             raise error_of(answer, broker=broker, topic=topic, group=group)
-        told = answer.fields
-        pop_ms = _number(told.get("popTime"))
+        renewed = answer.fields
+        pop_ms = _number(renewed.get("popTime"))
         if receipt.ordered:
             if not pop_ms:
                 # Below what the group has finished (4.5).
@@ -173,8 +173,8 @@ class Deliveries:
         changed = Receipt(
             start,
             pop_ms or receipt.pop_ms,
-            _number(told["invisibleTime"]) if "invisibleTime" in told else invisible_ms,
-            _number(told["reviveQid"]) if "reviveQid" in told else receipt.revive_queue,
+            _number(renewed["invisibleTime"]) if "invisibleTime" in renewed else invisible_ms,
+            _number(renewed["reviveQid"]) if "reviveQid" in renewed else receipt.revive_queue,
             receipt.topic_type,
             broker,
             receipt.queue_id,

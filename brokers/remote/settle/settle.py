@@ -159,6 +159,6 @@ class Settlement:
 def _told(results: list[GatewayError | None]) -> list[GatewayError | None]:
     """The results; raised is what kept the broker from doing any of it."""
     first = results[0] if results else None
-    if first is not None and first.retryable and all(type(one) is type(first) for one in results):
+    if first is not None and first.retryable and all(type(result) is type(first) for result in results):
         raise first
     return results

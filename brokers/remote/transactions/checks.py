@@ -195,10 +195,10 @@ class TransactionChecks:
 
 
 def _offset(request: Command, name: str) -> int:
-    told = request.fields.get(name, "")
-    if not (told.isascii() and told.isdigit() and len(told) < 20 and int(told) <= _LARGEST):
-        raise PeerWireError(f"{name} is {shown(told)}")
-    return int(told)
+    text = request.fields.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LARGEST):
+        raise PeerWireError(f"{name} is {shown(text)}")
+    return int(text)
 
 
 def _text(value: bytes | None) -> str:

@@ -154,8 +154,8 @@ def producer_group_of(message: Message) -> str:
     """Who is asked what became of the message; the topic where nothing else is said."""
     if message.producer_group:
         return message.producer_group
-    found = find_property(message.properties, PGROUP.encode())
-    return found.decode("utf-8", "replace") if found else message.topic
+    group = find_property(message.properties, PGROUP.encode())
+    return group.decode("utf-8", "replace") if group else message.topic
 
 
 def half_properties(message: Message, check_after_s: int) -> bytes:
