@@ -292,9 +292,9 @@ class Catalog:
     def _last_store_ms(self, topic: Topic, queue: QueueState, last: tuple[bytes, bytes] | None) -> int:
         """Of the last record that is not damaged."""
         while last is not None and last[0] >= message_key(topic.id, queue.queue_id, 0):
-            found = decode_sound(last[1])
-            if found is not None:
-                return found.store_ms
+            decoded = decode_sound(last[1])
+            if decoded is not None:
+                return decoded.store_ms
             last = self._store.last_below(MESSAGES, last[0])
         return 0
 

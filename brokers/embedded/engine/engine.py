@@ -179,9 +179,9 @@ class Engine:
         freed = self.parts.freed
         if not freed:
             return
-        found = list(freed.items())
+        counts = list(freed.items())
         freed.clear()
-        for ledger, count in found:
+        for ledger, count in counts:
             if ledger.has_work() or ledger.refused:
                 queue, main = ledger.queue, ledger.share.main
                 if main is None:

@@ -56,48 +56,50 @@ class DeadLetters:
 
         `spent`: its attempts were used up, and nobody asked for this.
         """
-        found = decode_record(record)
-        origin = _taken_from(group, topic, found)
-        self.add_decoded(group, origin, found)
+        decoded = decode_record(record)
+        origin = _taken_from(group, topic, decoded)
+        self.add_decoded(group, origin, decoded)
         if spent and self.on_spent is not None:
             read = origin.decode("utf-8", "replace")
-            self._store.after_commit(partial(self.on_spent, _told(group), read, found.properties))
+            self._store.after_commit(partial(self.on_spent, _told(group), read, decoded.properties))
 
-    def add_decoded(self, group: Group, topic: bytes, found: Record, reconsume_times: int = 0) -> int:
+    def add_decoded(self, group: Group, topic: bytes, message: Record, reconsume_times: int = 0) -> int:
         """The same for a decoded record; `topic` is the name of the one that it came from. The new offset."""
         target = self._catalogue.ensure_topic(_dead_letter_config(_told(group)), bounded=False)
-        block = found.properties
+        block = message.properties
         message_id = find_property(block, _UNIQ_KEY)
         if message_id is None:
-            message_id = encode_offset_message_id(host_text(found.store_host), found.commit_offset).encode()
+            message_id = encode_offset_message_id(
+                host_text(message.store_host), message.commit_offset
+            ).encode()
         return self._log.append_new(
             target,
             0,
-            found.body,
-            _with_origin(found, topic, message_id),
+            message.body,
+            _with_origin(message, topic, message_id),
             message_id=message_id,
             keys=(find_property(block, _KEYS) or b"").split(),
             now_ms=self._clock.now_ms(),
-            sys_flag=found.sys_flag,
-            flag=found.flag,
-            born_ms=found.born_ms,
-            born_host=found.born_host,
-            store_host=found.store_host,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            born_ms=message.born_ms,
+            born_host=message.born_host,
+            store_host=message.store_host,
             reconsume_times=reconsume_times,
         )
 
 
-def _with_origin(found: Record, topic: bytes, message_id: bytes) -> bytes:
+def _with_origin(message: Record, topic: bytes, message_id: bytes) -> bytes:
     """The properties, where the message came from first, and from which topic it was taken now.
 
     Each name only where there is room for it. Source of those that classic clients know: protocol facts 7.8.
     """
-    block = found.properties
+    block = message.properties
     names: list[tuple[bytes, bytes]] = [(_RETRY_TOPIC, topic)]
     if find_property(block, _ORIGIN_TOPIC) is None:
         block = _fitting(block, [(_ORIGIN_TOPIC, topic), (_ORIGIN_ID, message_id)])
     if find_property(block, _ORIGIN_PLACE) is None:
-        place = encode_offset_message_id(host_text(found.store_host), found.commit_offset)
+        place = encode_offset_message_id(host_text(message.store_host), message.commit_offset)
         names.append((_ORIGIN_PLACE, place.encode()))
     names.append((_WAIT, b"false"))
     for name in names:
@@ -125,10 +127,10 @@ def topic_in(properties: bytes, otherwise: bytes) -> bytes:
     return named if named and b"\x01" not in named else otherwise
 
 
-def _taken_from(group: Group, topic: Topic, found: Record) -> bytes:
+def _taken_from(group: Group, topic: Topic, message: Record) -> bytes:
     """The topic that the group read: of its own retry topics that is the one whose retries are in there."""
     if topic.name == retry_topic(group.name):
-        return topic_in(found.properties, topic.packed_name)
+        return topic_in(message.properties, topic.packed_name)
     return topic.packed_name.removeprefix(pop_retry_topic_v2(group.name, "").encode())
 
 

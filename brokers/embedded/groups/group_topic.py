@@ -151,8 +151,8 @@ class GroupTopic:
             queue_id = split_progress_key(key)[2]
             if queue_id < len(queues):
                 frontier, last_pop_ms = split_progress_value(value)
-                found = self.ledgers[queue_id] = UnorderedLedger(self, queues[queue_id], frontier)
-                found.recall_names(last_pop_ms)
+                ledger = self.ledgers[queue_id] = UnorderedLedger(self, queues[queue_id], frontier)
+                ledger.recall_names(last_pop_ms)
         return bool(self.ledgers)
 
     def is_idle(self) -> bool:

@@ -99,42 +99,42 @@ class GroupTopicIndex:
 
     def pairs(self, start: int, most: int) -> tuple[list[tuple[Topic, Group]], int | None]:
         """Topics and the groups that read them, as the store has them, and where to go on; None: nowhere."""
-        found = []
+        read = []
         prefixes = self._parts.store.runs(PROGRESS, start.to_bytes(8, "big"), 8, most)
         for prefix in prefixes:
             group = self._catalogue.group_by_id(int.from_bytes(prefix[:4], "big"))
             topic = self._catalogue.topic_by_id(int.from_bytes(prefix[4:], "big"))
             if topic is not None and group is not None:
-                found.append((topic, group))
+                read.append((topic, group))
         if len(prefixes) < most:
-            return found, None
-        return found, int.from_bytes(prefixes[-1], "big") + 1
+            return read, None
+        return read, int.from_bytes(prefixes[-1], "big") + 1
 
     def topics_of(self, group: Group) -> set[str]:
         """The topics that a group has read, its retry topics not counted."""
         retries = pop_retry_topic_v2(group.name, "")
         # Topic by topic: a broadcast group may have thousands of groups with shares of one topic.
         here = (shares.get(group.id) for shares in self._shares.values())
-        found = {share.topic for share in here if share is not None and share.ledgers}
+        topics = {share.topic for share in here if share is not None and share.ledgers}
         start: int | None = group.id << 32
         while start is not None and start >> 32 == group.id:
             pairs, start = self.pairs(start, _PAIRS)
-            found |= {topic for topic, of in pairs if of is group}
-        return {topic.name for topic in found if not topic.name.startswith(retries)}
+            topics |= {topic for topic, of in pairs if of is group}
+        return {topic.name for topic in topics if not topic.name.startswith(retries)}
 
     def forget(self, share: GroupTopic) -> bool:
         """Let go of a share that is idle, with its retries; False when it is not, or belongs to another."""
         retries = share.retries
         if share.main is not None or not share.is_idle() or not (retries is None or retries.is_idle()):
             return False
-        for one in (share, retries):
-            if one is not None:
-                shares = self._shares.get(one.topic.id, {})
-                if shares.get(one.group.id) is one:
-                    del shares[one.group.id]
+        for group_topic in (share, retries):
+            if group_topic is not None:
+                shares = self._shares.get(group_topic.topic.id, {})
+                if shares.get(group_topic.group.id) is group_topic:
+                    del shares[group_topic.group.id]
                     if not shares:
-                        del self._shares[one.topic.id]
-                one.close()
+                        del self._shares[group_topic.topic.id]
+                group_topic.close()
         return True
 
     def _find(self, topic_id: int, group_id: int) -> GroupTopic | None:

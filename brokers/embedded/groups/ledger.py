@@ -268,13 +268,13 @@ class Ledger(ABC):
                 self._copy_to_dead_letters(offset, record, spent=True)
             self.finish(offset, want.now_ms)
             return True
-        found = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
-        if found is None:
+        decoded = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
+        if decoded is None:
             want.changed = True
             want.looks -= cost_of(record)
             self.finish(offset, want.now_ms)
             return True
-        if not want.passing.everything and not want.passing.matches(found.properties):
+        if not want.passing.everything and not want.passing.matches(decoded.properties):
             want.looks -= cost_of(record)
             self._skip(want, offset, old)
             return True
@@ -292,7 +292,7 @@ class Ledger(ABC):
             self.share.redelivered += 1
             self.parts.tallies.redelivered += 1
         want.holds.append((self, entry, [offset]))
-        want.deliver(self.share.shown_topic, offset, found, entry, head)
+        want.deliver(self.share.shown_topic, offset, decoded, entry, head)
         self._will_be_due(entry, offset)
         return True
 

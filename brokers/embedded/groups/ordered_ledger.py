@@ -100,9 +100,9 @@ class OrderedLedger(Ledger):
         cost = 0
         for offset, record in self.parts.log.read(self.queue.topic, self.queue.queue_id, begin, end):
             self.scanned = offset + 1
-            found = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
-            if found is not None:
-                lane = self._join(_lane_name(found.properties), offset)
+            decoded = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
+            if decoded is not None:
+                lane = self._join(_lane_name(decoded.properties), offset)
                 self.entries[offset] = lane.waiting
                 self.parts.unfinished += 1
                 seen[offset] = record
@@ -328,8 +328,8 @@ def lane_of(ledger: Ledger, offset: int) -> tuple[bytes | None, int]:
     """
     log, topic, queue_id = ledger.parts.log, ledger.queue.topic, ledger.queue.queue_id
     record = log.get(topic, queue_id, offset)
-    found = log.decoded(topic, queue_id, offset, record) if record is not None else None
-    return _lane_name(found.properties) if found is not None else None, cost_of(record)
+    decoded = log.decoded(topic, queue_id, offset, record) if record is not None else None
+    return _lane_name(decoded.properties) if decoded is not None else None, cost_of(record)
 
 
 def _lane_name(properties: bytes) -> bytes:

@@ -30,8 +30,8 @@ def marks(store: Store, queue: QueueState, begin: int, end: int) -> dict[int, in
     begin, end = max(begin, 0), min(end, queue.maximum)
     if begin >= end:
         return {}
-    found = store.scan(REDRIVEN, message_key(*place, begin), message_key(*place, end))
-    return {int.from_bytes(key[6:], "big"): int.from_bytes(value, "big") for key, value in found}
+    entries = store.scan(REDRIVEN, message_key(*place, begin), message_key(*place, end))
+    return {int.from_bytes(key[6:], "big"): int.from_bytes(value, "big") for key, value in entries}
 
 
 def forget_below(store: Store, queue: QueueState) -> None:

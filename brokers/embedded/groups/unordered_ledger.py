@@ -119,20 +119,20 @@ class UnorderedLedger(Ledger):
         end = behind = self.parts.log.reach(queue, begin, room if everything else want.looks)
         for offset, record in self.parts.log.read(queue.topic, queue_id, begin, end):
             try:
-                found = decode_record(record)
+                decoded = decode_record(record)
             except PeerWireError as error:
                 self.parts.log.damages.leave(topic, (topic_id, queue_id, offset), error)
                 want.looks -= cost_of(record)
                 want.more = True  # what is behind it was not looked at
                 continue
-            if everything or passing.matches(found.properties):
+            if everything or passing.matches(decoded.properties):
                 if not want.fits(len(record)):
                     behind = offset
                     break
                 offsets.append(offset)
                 entries[offset] = entry
                 put(INFLIGHT, inflight_key(group_id, topic_id, queue_id, offset), value)
-                want.deliver(topic, offset, found, entry, head)
+                want.deliver(topic, offset, decoded, entry, head)
                 if len(offsets) == room:
                     behind = offset + 1
                     break

@@ -37,10 +37,10 @@ class BoundedCache(Generic[Key, Value]):
         return iter(self._kept.values())
 
     def get(self, key: Key) -> Value | None:
-        found = self._kept.get(key)
-        if found is not None:
+        value = self._kept.get(key)
+        if value is not None:
             self._kept.move_to_end(key)
-        return found
+        return value
 
     def peek(self, key: Key) -> Value | None:
         """The same for a look at it, which is no use of it."""

@@ -103,31 +103,31 @@ class LiteCatalog:
 
     def find(self, topic: Topic, name: str) -> LiteTopic | None:
         key = (topic.id, name)
-        found = self._kept.get(key)
-        if found is None:
+        lite = self._kept.get(key)
+        if lite is None:
             if self._deleted_turn == self._store.turn and key in self._deleted:
                 return None  # the store does not know that yet
             value = self._store.get(LITE, topic_key(topic.id, name.encode()))
             if value is None:
                 return None
-            found = self._kept.add(key, self._decoded(topic, name, value))
-        return found
+            lite = self._kept.add(key, self._decoded(topic, name, value))
+        return lite
 
     def glance(self, topic: Topic, name: str) -> LiteTopic | None:
         """The same for a look at it: one that is not in memory does not come back for that."""
-        found = self._kept.peek((topic.id, name))
-        if found is None and not (
+        lite = self._kept.peek((topic.id, name))
+        if lite is None and not (
             self._deleted_turn == self._store.turn and (topic.id, name) in self._deleted
         ):
             value = self._store.get(LITE, topic_key(topic.id, name.encode()))
-            found = self._decoded(topic, name, value) if value is not None else None
-        return found
+            lite = self._decoded(topic, name, value) if value is not None else None
+        return lite
 
     def ensure(self, topic: Topic, name: str, now_ms: int) -> LiteTopic:
         """The lite topic of this name, made now if there is none. Raises LiteTopicQuotaExceeded."""
-        found = self.find(topic, name)
-        if found is not None:
-            return found
+        known = self.find(topic, name)
+        if known is not None:
+            return known
         header = self._header(topic)
         if header.count >= self._settings.max_lite_topics:
             raise LiteTopicQuotaExceeded(topic.name, self._settings.max_lite_topics)
@@ -152,9 +152,9 @@ class LiteCatalog:
             if len(names) >= limit:
                 break
         for name in names:
-            found = self.find(topic, name)
-            if found is not None:
-                yield found
+            lite = self.find(topic, name)
+            if lite is not None:
+                yield lite
 
     def drop(self, topic: Topic) -> None:
         """The topic was deleted: what the store has of it is removed by retention."""
@@ -188,17 +188,17 @@ class LiteCatalog:
 
     def stored_ms(self, lite: LiteTopic, offset: int) -> int | None:
         """When a message was stored; None when it is gone."""
-        [found] = self.read(lite, [offset])
-        return found[1].store_ms if found is not None else None
+        [read] = self.read(lite, [offset])
+        return read[1].store_ms if read is not None else None
 
     # -- what happens at its time -----------------------------------------------------------------
 
     def expiration_ms(self, topic: Topic) -> int:
         """How long a lite topic may be idle; -1: for ever. The attribute has minutes, 30 days at most."""
-        told = topic.config.attributes.get(LITE_EXPIRATION, "")
-        if not (told.isascii() and told.isdigit() and len(told) < 10) or not int(told):
+        minutes = topic.config.attributes.get(LITE_EXPIRATION, "")
+        if not (minutes.isascii() and minutes.isdigit() and len(minutes) < 10) or not int(minutes):
             return -1
-        return min(int(told), _LONGEST_EXPIRATION_MIN) * _MINUTE_MS
+        return min(int(minutes), _LONGEST_EXPIRATION_MIN) * _MINUTE_MS
 
     def next_look_ms(self, lite: LiteTopic, now_ms: int) -> int:
         """When it may be too idle, or its first message too old; 0: nothing of that will be."""
@@ -292,15 +292,15 @@ class LiteCatalog:
             return None
         queue_id, offset = unpack_spot(spot)
         record = self._log.get(topic, queue_id, offset) if queue_id < len(topic.queues) else None
-        found = self._log.decoded(topic, queue_id, offset, record) if record is not None else None
-        return (record, found) if record is not None and found is not None else None
+        decoded = self._log.decoded(topic, queue_id, offset, record) if record is not None else None
+        return (record, decoded) if record is not None and decoded is not None else None
 
     def _header(self, topic: Topic) -> _Header:
         header = self._headers.get(topic.id)
         if header is None:
             value = self._store.get(LITE, topic_key(topic.id))
-            told = unpack_header(value) if value is not None else (0, 1, self.expiration_ms(topic))
-            header = self._headers[topic.id] = _Header(*told)
+            unpacked = unpack_header(value) if value is not None else (0, 1, self.expiration_ms(topic))
+            header = self._headers[topic.id] = _Header(*unpacked)
         return header
 
     def _put_header(self, topic: Topic, header: _Header) -> None:

@@ -103,8 +103,8 @@ class Cursor:
             offsets = list(islice(coming, min(_READ_AT_ONCE, room - len(taken))))
             if not offsets:
                 break
-            for offset, found in zip(offsets, self.parts.lites.read(self.lite, offsets), strict=True):
-                if not self._take_one(want, offset, found, pop_ms, broker):
+            for offset, read in zip(offsets, self.parts.lites.read(self.lite, offsets), strict=True):
+                if not self._take_one(want, offset, read, pop_ms, broker):
                     break
                 if offset in self.entries:
                     taken.append(offset)
@@ -114,27 +114,27 @@ class Cursor:
         return taken
 
     def _take_one(
-        self, want: PopAttempt, offset: int, found: tuple[bytes, Record] | None, pop_ms: int, broker: str
+        self, want: PopAttempt, offset: int, read: tuple[bytes, Record] | None, pop_ms: int, broker: str
     ) -> bool:
         """Take one message, or settle why not; False when it does not fit."""
         old = self.entries.get(offset)
         attempt = old.attempt if old is not None else 0
-        if found is None or attempt >= self._most_attempts():
-            want.looks -= cost_of(found[0] if found is not None else None)
+        if read is None or attempt >= self._most_attempts():
+            want.looks -= cost_of(read[0] if read is not None else None)
             want.changed = True
-            if found is not None:
-                self._copy_to_dead_letters(found[0], spent=True)
+            if read is not None:
+                self._copy_to_dead_letters(read[0], spent=True)
             self.frontier = max(self.frontier, offset + 1)
             self.finish(offset)
             return True
-        if not want.fits(found[1].size):
+        if not want.fits(read[1].size):
             return False
         entry = Entry(want.due_ms, pop_ms, attempt + 1, True)
         self.frontier = max(self.frontier, offset + 1)
         self.entries[offset] = entry
         if entry.attempt > 1:
             self.parts.tallies.redelivered += 1
-        self._deliver(want, offset, found[1], entry, broker)
+        self._deliver(want, offset, read[1], entry, broker)
         return True
 
     def take_same(self, want: PopAttempt, broker: str) -> list[int]:
@@ -144,20 +144,20 @@ class Cursor:
         held = [offset for offset in sorted(self.entries) if self._is_held(offset, want.now_ms)]
         held = held[: want.room]
         taken = []
-        for offset, found in zip(held, self.parts.lites.read(self.lite, held), strict=True):
-            if found is not None:
-                self._deliver(want, offset, found[1], self.entries[offset], broker)
+        for offset, read in zip(held, self.parts.lites.read(self.lite, held), strict=True):
+            if read is not None:
+                self._deliver(want, offset, read[1], self.entries[offset], broker)
                 taken.append(offset)
         return taken
 
-    def _deliver(self, want: PopAttempt, offset: int, found: Record, entry: Entry, broker: str) -> None:
-        message = as_stored(found, broker)
+    def _deliver(self, want: PopAttempt, offset: int, decoded: Record, entry: Entry, broker: str) -> None:
+        message = as_stored(decoded, broker)
         message.attempt = entry.attempt
         message.receipt = self.receipt(offset, entry, broker)
         message.invisible_until_ms = entry.due_ms
         want.taken.append(message)
         want.room -= 1
-        want.bytes_left -= found.size
+        want.bytes_left -= decoded.size
 
     def receipt(self, offset: int, entry: Entry, broker: str) -> str:
         """The handle of a delivery, as it stands now."""
@@ -193,11 +193,11 @@ class Cursor:
 
     def bury(self, offset: int, *, spent: bool = False) -> int:
         """Move a message to the dead letters; the looks that it cost. `spent`: its attempts are used up."""
-        [found] = self.parts.lites.read(self.lite, [offset])
-        if found is not None:
-            self._copy_to_dead_letters(found[0], spent=spent)
+        [read] = self.parts.lites.read(self.lite, [offset])
+        if read is not None:
+            self._copy_to_dead_letters(read[0], spent=spent)
         self.finish(offset)
-        return cost_of(found[0] if found is not None else None)
+        return cost_of(read[0] if read is not None else None)
 
     def fall_due(self, now_ms: int) -> int:
         """Times are over: what has used up its attempts is dead, the rest is free; the looks that it cost."""

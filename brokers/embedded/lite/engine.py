@@ -102,35 +102,35 @@ class LiteEngine:
 
     def bound(self, topic: str, group: str) -> tuple[Topic, Group] | None:
         """The two, when the group takes lite topics of this topic."""
-        found = self._catalogue.find_group(group)
-        if found is None or found.config.attributes.get(LITE_BIND_TOPIC) != topic:
+        known_group = self._catalogue.find_group(group)
+        if known_group is None or known_group.config.attributes.get(LITE_BIND_TOPIC) != topic:
             return None
         there = self._catalogue.find_topic(topic)
-        return (there, found) if there is not None else None
+        return (there, known_group) if there is not None else None
 
     def place(self, group: Group, lite: LiteTopic) -> Cursor:
         """The group's place in a lite topic; one that never was there starts where its settings say."""
-        found = self.find_place(group, lite.topic, lite.id)
-        if found is None:
+        cursor = self.find_place(group, lite.topic, lite.id)
+        if cursor is None:
             last = group.config.start_from is StartFrom.LAST
-            found = Cursor(self._parts, group, lite, lite.visible if last else lite.minimum)
-            self._places.add((group.id, lite.topic.id, lite.id), found)
-        found.lite = lite
-        return found
+            cursor = Cursor(self._parts, group, lite, lite.visible if last else lite.minimum)
+            self._places.add((group.id, lite.topic.id, lite.id), cursor)
+        cursor.lite = lite
+        return cursor
 
     def find_place(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:
         key = (group.id, topic.id, lite_id)
-        found = self._places.get(key)
-        if found is None:
-            found = self._read(group, topic, lite_id, self.topics.find)
-            if found is not None:
-                self._places.add(key, found)
-        return found
+        cursor = self._places.get(key)
+        if cursor is None:
+            cursor = self._read(group, topic, lite_id, self.topics.find)
+            if cursor is not None:
+                self._places.add(key, cursor)
+        return cursor
 
     def glance(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:
         """The same for a look at it, and never to change it: it may not be the one that counts."""
-        found = self._places.peek((group.id, topic.id, lite_id))
-        return found or self._read(group, topic, lite_id, self.topics.glance)
+        cursor = self._places.peek((group.id, topic.id, lite_id))
+        return cursor or self._read(group, topic, lite_id, self.topics.glance)
 
     def kept_places(self, topic: Topic, group: Group) -> list[Cursor]:
         """Of the group's places those in memory, to look at."""
@@ -155,11 +155,11 @@ class LiteEngine:
         lite = find(topic, name)
         if lite is None or lite.id != lite_id:
             return None
-        found = Cursor(self._parts, group, lite, frontier)
-        found.last_pop_ms, found.due_ms = last_pop_ms, due_ms
-        found.attempt_id, found.holder = attempt_id, holder
-        found.adopt(entries, self._steady.now_ms())
-        return found
+        cursor = Cursor(self._parts, group, lite, frontier)
+        cursor.last_pop_ms, cursor.due_ms = last_pop_ms, due_ms
+        cursor.attempt_id, cursor.holder = attempt_id, holder
+        cursor.adopt(entries, self._steady.now_ms())
+        return cursor
 
     # -- waking -------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class LiteEngine:
         self.topics.drop(topic)
         self._overdue.pop(topic.id, None)
         self._places.drop_if(lambda key: key[1] == topic.id)
-        self.subscriptions.drop_if(lambda one: one.topic is topic)
+        self.subscriptions.drop_if(lambda subscriber: subscriber.topic is topic)
         self._waiting.wake_all(waiting_id(topic))
 
     def group_changed(self, group: Group) -> None:
@@ -222,7 +222,7 @@ class LiteEngine:
 
     def drop_group(self, group: Group) -> None:
         self._places.drop_if(lambda key: key[0] == group.id)
-        self.subscriptions.drop_if(lambda one: one.group is group)
+        self.subscriptions.drop_if(lambda subscriber: subscriber.group is group)
         self.group_changed(group)
 
     # -- what happens by itself -----------------------------------------------------------------

@@ -76,33 +76,37 @@ class Subscriptions:
         return self._size
 
     def __iter__(self) -> Iterable[Subscriber]:
-        return (one for ones in self._clients.values() for one in ones.values())
+        return (subscriber for ones in self._clients.values() for subscriber in ones.values())
 
     # -- looking ------------------------------------------------------------------------------
 
     def find(self, client_id: str, group: Group, topic: Topic) -> Subscriber | None:
         """The subscriber, which is thereby seen to live; None when it has told nothing."""
-        found = self._clients.get(client_id, {}).get((group.name, topic.name))
-        if found is None or found.group is not group or found.topic is not topic:
+        subscriber = self._clients.get(client_id, {}).get((group.name, topic.name))
+        if subscriber is None or subscriber.group is not group or subscriber.topic is not topic:
             return None
-        found.seen = self._clock.monotonic()
-        found.online = True
-        return found
+        subscriber.seen = self._clock.monotonic()
+        subscriber.online = True
+        return subscriber
 
     def of_client(self, client_id: str) -> int:
         """To how many lite topics a client subscribes."""
-        return sum(len(one.names) for one in self._clients.get(client_id, {}).values())
+        return sum(len(subscriber.names) for subscriber in self._clients.get(client_id, {}).values())
 
     def of(self, topic: Topic, name: str, group: Group | None = None) -> list[Subscriber]:
         """Who subscribes to a lite topic, in one group or in all."""
-        found = self._by_name.get((topic.id, name), ())
-        return [one for one in found if group is None or one.group is group]
+        subscribers = self._by_name.get((topic.id, name), ())
+        return [subscriber for subscriber in subscribers if group is None or subscriber.group is group]
 
     def of_group(self, group: Group, topic: Topic) -> list[Subscriber]:
         """All clients of a group that said what they subscribe to of a topic."""
         key = (group.name, topic.name)
-        found = [ones[key] for ones in self._clients.values() if key in ones]
-        return [one for one in found if one.group is group and one.topic is topic]
+        subscribers = [ones[key] for ones in self._clients.values() if key in ones]
+        return [
+            subscriber
+            for subscriber in subscribers
+            if subscriber.group is group and subscriber.topic is topic
+        ]
 
     # -- what clients do ----------------------------------------------------------------------
 
@@ -184,7 +188,9 @@ class Subscriptions:
 
     def drop_if(self, gone: Callable[[Subscriber], bool]) -> None:
         """A topic or a group was deleted."""
-        for subscriber in [one for ones in self._clients.values() for one in ones.values() if gone(one)]:
+        for subscriber in [
+            candidate for ones in self._clients.values() for candidate in ones.values() if gone(candidate)
+        ]:
             self._drop(subscriber)
 
     def found_again(self, catalogue: Catalog) -> None:
@@ -192,7 +198,7 @@ class Subscriptions:
 
         Nobody knows what is in the store now, so everybody is to look.
         """
-        for subscriber in [one for ones in self._clients.values() for one in ones.values()]:
+        for subscriber in [candidate for ones in self._clients.values() for candidate in ones.values()]:
             group = catalogue.group_by_id(subscriber.group.id)
             topic = catalogue.topic_by_id(subscriber.topic.id)
             if group is None or topic is None:
@@ -210,7 +216,7 @@ class Subscriptions:
         now = self._clock.monotonic()
         self._sweep_at = now + _SWEEP_S
         silent = now - self._settings.lite_client_expiry_ms / 1000
-        for subscriber in [one for ones in self._clients.values() for one in ones.values()]:
+        for subscriber in [candidate for ones in self._clients.values() for candidate in ones.values()]:
             if subscriber.seen <= silent:
                 for name in list(subscriber.names):
                     self._leave(subscriber, name)
@@ -236,7 +242,11 @@ class Subscriptions:
 
     def _clear_way(self, subscriber: Subscriber, name: str, *, claims: bool) -> bool:
         """Whether this client may have a lite topic that only one client of its group may have."""
-        others = [one for one in self.of(subscriber.topic, name, subscriber.group) if one is not subscriber]
+        others = [
+            candidate
+            for candidate in self.of(subscriber.topic, name, subscriber.group)
+            if candidate is not subscriber
+        ]
         if not claims and any(other.online for other in others):
             self.on_gone(subscriber, name)
             return False

@@ -82,16 +82,16 @@ class LitePopFacet(Facet):
     async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
         engine = self._engine
         engine.check_open()
-        found, lites = engine.catalogue.topic(topic), engine.lites
+        parent, lites = engine.catalogue.topic(topic), engine.lites
         return [
             LiteTopicState(
                 lite.name,
                 lite.minimum,
                 lite.visible,
                 lite.last_ms,
-                len(lites.subscriptions.of(found, lite.name)),
+                len(lites.subscriptions.of(parent, lite.name)),
             )
-            for lite in lites.topics.listed(found, after, min(limit, _MOST_LISTED))
+            for lite in lites.topics.listed(parent, after, min(limit, _MOST_LISTED))
         ]
 
     async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
@@ -214,7 +214,7 @@ class LitePopFacet(Facet):
             if not want.repeated:
                 self._undo_lite(taken)
             raise
-        return not want.repeated or all(len(self._held_of(one)) == len(one[2]) for one in taken)
+        return not want.repeated or all(len(self._held_of(item)) == len(item[2]) for item in taken)
 
     def _held_of(self, taken: Taken) -> list[int]:
         """Of what was taken, that which still is held by this delivery."""
@@ -238,9 +238,9 @@ class LitePopFacet(Facet):
     def _undo_lite(self, taken: list[Taken]) -> None:
         engine = self._engine
         now_ms = engine.steady.now_ms()
-        for one in taken:
-            held = self._held_of(one)
-            place = self._place_now(one[0])
+        for item in taken:
+            held = self._held_of(item)
+            place = self._place_now(item[0])
             if place is not None and held:
                 for offset in held:
                     place.free(offset, now_ms)

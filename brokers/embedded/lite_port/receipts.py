@@ -34,10 +34,10 @@ def find_held(
     lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
 ) -> tuple[Cursor, int]:
     """The same for what cannot be done with a message that is finished."""
-    found = find_delivery(lites, topic, group, broker, handle, now_ms)
-    if found is None:
+    delivery = find_delivery(lites, topic, group, broker, handle, now_ms)
+    if delivery is None:
         raise expired(handle)
-    return found
+    return delivery
 
 
 def find_undelivered(

@@ -24,14 +24,14 @@ class LiteSettlement:
         changed: dict[Cursor, None] = {}
         for handle in receipts:
             try:
-                found = find_delivery(engine.lites, topic, group, broker, handle, now_ms)
+                delivery = find_delivery(engine.lites, topic, group, broker, handle, now_ms)
             except GatewayError as error:
                 results.append(error)
                 continue
             results.append(None)
-            if found is not None:
-                found[0].finish(found[1])
-                changed[found[0]] = None
+            if delivery is not None:
+                delivery[0].finish(delivery[1])
+                changed[delivery[0]] = None
         for place in changed:
             engine.lites.settle(place, now_ms)
         if None in results:
@@ -61,10 +61,10 @@ class LiteSettlement:
         freed = 0
         changed: dict[Cursor, None] = {}
         for handle in receipts:
-            found = find_undelivered(engine.lites, topic, group, broker, handle)
-            if found is not None:
-                found[0].free(found[1], now_ms)
-                changed[found[0]] = None
+            delivery = find_undelivered(engine.lites, topic, group, broker, handle)
+            if delivery is not None:
+                delivery[0].free(delivery[1], now_ms)
+                changed[delivery[0]] = None
                 freed += 1
         for place in changed:
             engine.lites.settle(place, now_ms)

@@ -33,11 +33,11 @@ HeldHere = tuple[Cursor, int, Entry]
 async def held_of(engine: Engine, topic: Topic, group: Group, limit: int) -> list[HeldHere]:
     """What the group holds of lite topics, longest held first."""
     now_ms = engine.steady.now_ms()
-    found: list[HeldHere] = []
+    held: list[HeldHere] = []
     seen: set[int] = set()
     for place in engine.lites.kept_places(topic, group):
         seen.add(place.lite.id)
-        found += _held_in(place, now_ms)
+        held += _held_in(place, now_ms)
     # Whatever is held has a key there, under the time when it comes back.
     async for key, _ in _slices(engine, lambda begin: engine.lites.due_from(begin), b""):
         _, kind, topic_id, lite_id, group_id = split_due_key(key)
@@ -46,10 +46,10 @@ async def held_of(engine: Engine, topic: Topic, group: Group, limit: int) -> lis
         seen.add(lite_id)
         there = engine.lites.glance(group, topic, lite_id)
         if there is not None:
-            found += _held_in(there, now_ms)
-            if len(found) > _MOST_LISTED:
-                found = nsmallest(limit, found, key=_age)
-    return nsmallest(limit, found, key=_age)
+            held += _held_in(there, now_ms)
+            if len(held) > _MOST_LISTED:
+                held = nsmallest(limit, held, key=_age)
+    return nsmallest(limit, held, key=_age)
 
 
 async def standing_of(engine: Engine, topic: Topic, group: Group) -> Standing:
@@ -102,9 +102,9 @@ class _Count:
         """Lite topics that the group was not yet given anything of; and who waits."""
         engine, topic, group = self._engine, self._topic, self._group
         looks = _MOST_LOOKED
-        for one in engine.lites.subscriptions.of_group(group, topic):
-            self._receivers += engine.waiting.count(waiting_id(topic), (group.id, one.client_id))
-            for name in islice(one.names, max(looks, 0)):
+        for subscriber in engine.lites.subscriptions.of_group(group, topic):
+            self._receivers += engine.waiting.count(waiting_id(topic), (group.id, subscriber.client_id))
+            for name in islice(subscriber.names, max(looks, 0)):
                 looks -= 1
                 lite = engine.lites.topics.glance(topic, name)
                 if lite is not None and lite.id not in self.seen:
@@ -131,15 +131,15 @@ class _Count:
 
 def record_of(engine: Engine, place: Cursor, offset: int) -> Record | None:
     """The message; None when it is gone."""
-    [found] = engine.lites.topics.read(place.lite, [offset])
-    return found[1] if found is not None else None
+    [read] = engine.lites.topics.read(place.lite, [offset])
+    return read[1] if read is not None else None
 
 
 def waiting_behind(engine: Engine, place: Cursor, offset: int) -> int:
     """What cannot be delivered of the lite topic before this message is finished."""
     lite = engine.lites.topics.glance(place.lite.topic, place.lite.name) or place.lite
     new = max(lite.visible - max(place.frontier, lite.minimum), 0)
-    return sum(one > offset for one in place.entries) + new
+    return sum(entry_offset > offset for entry_offset in place.entries) + new
 
 
 def _held_in(place: Cursor, now_ms: int) -> list[HeldHere]:
@@ -159,8 +159,8 @@ async def _slices(engine: Engine, scan: Scan, begin: bytes) -> AsyncIterator[tup
     """What is there from `begin` on, as far as is looked."""
     for _ in range(_MOST_LOOKED // _AT_ONCE):
         some = list(islice(scan(begin), _AT_ONCE))
-        for one in some:
-            yield one
+        for item in some:
+            yield item
         if len(some) < _AT_ONCE:
             return
         begin = some[-1][0] + b"\0"

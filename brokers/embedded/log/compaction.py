@@ -149,11 +149,11 @@ class Compaction:
     def _remove(self, cleaning: _Cleaning, older: list[tuple[int, Record | None]], position: int) -> None:
         """Remove messages and what the index has of them, and say how far compaction is."""
         store, topic, queue = self._store, cleaning.topic, cleaning.queue
-        for offset, found in older:
+        for offset, decoded in older:
             store.delete(MESSAGES, message_key(topic.id, queue.queue_id, offset))
-            if found is not None:
-                for hashed in _hashes(found):
-                    hour = found.store_ms // HOUR_MS
+            if decoded is not None:
+                for hashed in _hashes(decoded):
+                    hour = decoded.store_ms // HOUR_MS
                     store.delete(INDEX, index_key(hour, topic.id, hashed, queue.queue_id, offset))
         queue.holes += len(older)
         cleaning.position = position
@@ -187,8 +187,8 @@ class _Cleaning:
 
     def newest(self, digest: bytes) -> int | None:
         """The offset of the newest message of a key, of those that were looked at."""
-        found = self._store.get(COMPACTED, self.key(digest))
-        return None if found is None else int.from_bytes(found, "big")
+        value = self._store.get(COMPACTED, self.key(digest))
+        return None if value is None else int.from_bytes(value, "big")
 
     def key(self, digest: bytes) -> bytes:
         return compaction_key(*self._place, COMPACTION_KEY) + digest
@@ -202,18 +202,18 @@ def _digest_and_emptiness(record: bytes) -> tuple[bytes, bool]:
 
     So does what has no key: it came when the topic asked for none. What is damaged stays.
     """
-    found = decode_sound(record)
-    if found is None:
+    decoded = decode_sound(record)
+    if decoded is None:
         return b"", False
-    key = compaction_key_of(found.properties)
-    return (blake2b(key, digest_size=_DIGEST_BYTES).digest(), not found.body) if key else (b"", True)
+    key = compaction_key_of(decoded.properties)
+    return (blake2b(key, digest_size=_DIGEST_BYTES).digest(), not decoded.body) if key else (b"", True)
 
 
-def _hashes(found: Record) -> Iterator[int]:
+def _hashes(record: Record) -> Iterator[int]:
     """Under what the index has a message: its id, each of its keys."""
-    message_id = find_property(found.properties, _UNIQ_KEY)
+    message_id = find_property(record.properties, _UNIQ_KEY)
     if message_id:
         yield text_hash(b"i", message_id)
-    keys = find_property(found.properties, _KEYS) or b""
+    keys = find_property(record.properties, _KEYS) or b""
     for key in {keys, *keys.split()}:
         yield text_hash(b"k", key)

@@ -151,8 +151,8 @@ class GarbageCollection:
             except BrokerUnavailable:
                 return 0  # damaged, and its age unknown
             if head is not None:
-                found = decode_sound(head[1])
-                if found is None:
+                decoded = decode_sound(head[1])
+                if decoded is None:
                     return 0
-                hour = min(hour, found.store_ms // HOUR_MS)
+                hour = min(hour, decoded.store_ms // HOUR_MS)
         return hour

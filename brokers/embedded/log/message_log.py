@@ -202,9 +202,9 @@ class MessageLog:
             end = visible
         if end - begin <= _FEW:
             for offset in range(begin, end):
-                found = self._store.get(MESSAGES, message_key(topic.id, queue_id, offset))
-                if found is not None:
-                    yield offset, found
+                stored = self._store.get(MESSAGES, message_key(topic.id, queue_id, offset))
+                if stored is not None:
+                    yield offset, stored
             return
         from_bytes = int.from_bytes
         for key, record in self._store.scan(
@@ -253,13 +253,13 @@ class MessageLog:
     def _first_time(self, queue: QueueState, begin: int, end: int) -> tuple[int, int | None]:
         """Offset and store time of the first sound record in [begin, end); (`end`, None) if there is none."""
         record = self.get(queue.topic, queue.queue_id, begin)  # mostly there: less than a scan
-        found = decode_sound(record) if record is not None else None
-        if found is not None:
-            return begin, found.store_ms
+        decoded = decode_sound(record) if record is not None else None
+        if decoded is not None:
+            return begin, decoded.store_ms
         for offset, record in self.read(queue.topic, queue.queue_id, begin + 1, end):
-            found = decode_sound(record)
-            if found is not None:
-                return offset, found.store_ms
+            decoded = decode_sound(record)
+            if decoded is not None:
+                return offset, decoded.store_ms
         return end, None
 
     def _take_place(self, queue: QueueState, store_ms: int, now_ms: int, *, places: int = 1) -> int:
@@ -311,21 +311,21 @@ def stored_message(record: bytes, start: int = 0, *, broker: str) -> StoredMessa
     return as_stored(decode_record(record, start), broker)
 
 
-def as_stored(found: Record, broker: str) -> StoredMessage:
+def as_stored(record: Record, broker: str) -> StoredMessage:
     """The same for a record that was decoded."""
     return StoredMessage(
-        found.topic,
+        record.topic,
         broker,
-        found.queue_id,
-        found.offset,
-        found.commit_offset,
-        found.sys_flag,
-        found.flag,
-        found.born_ms,
-        host_text(found.born_host),
-        found.store_ms,
-        host_text(found.store_host),
-        found.body,
-        found.properties,
-        reconsume_times=found.reconsume_times,
+        record.queue_id,
+        record.offset,
+        record.commit_offset,
+        record.sys_flag,
+        record.flag,
+        record.born_ms,
+        host_text(record.born_host),
+        record.store_ms,
+        host_text(record.store_host),
+        record.body,
+        record.properties,
+        reconsume_times=record.reconsume_times,
     )

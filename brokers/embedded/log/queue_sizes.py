@@ -76,8 +76,8 @@ class QueueSize:
 
     def first_mark(self) -> int | None:
         """The end of the oldest whole segment; None when there is none."""
-        found = self._store.first(SIZES, self._key(self._queue.minimum + 1), self._key_beyond())
-        return None if found is None else split_message_key(found[0])[2]
+        entry = self._store.first(SIZES, self._key(self._queue.minimum + 1), self._key_beyond())
+        return None if entry is None else split_message_key(entry[0])[2]
 
     def floor_rose(self, old: int, floor: int) -> None:
         """Forget the segments that ended at or below the new floor."""

@@ -154,11 +154,11 @@ class Retention:
         low, high = queue.minimum, queue.visible
         while low < high:
             middle = (low + high) // 2
-            found = self._first_from(topic, queue, middle)
-            if found is None:
+            first = self._first_from(topic, queue, middle)
+            if first is None:
                 high = middle
-            elif found[1] < oldest_kept_ms:
-                low = found[0] + 1
+            elif first[1] < oldest_kept_ms:
+                low = first[0] + 1
             else:
                 high = middle
         self._raise_floor(topic, queue, low)
@@ -202,15 +202,15 @@ class Retention:
     def _first_from(self, topic: Topic, queue: QueueState, offset: int) -> tuple[int, int] | None:
         """Offset and store time of the first sound message from `offset` on."""
         while offset < queue.visible:
-            found = self._store.first(
+            entry = self._store.first(
                 MESSAGES,
                 message_key(topic.id, queue.queue_id, offset),
                 message_key(topic.id, queue.queue_id, queue.visible),
             )
-            if found is None:
+            if entry is None:
                 return None
-            offset = int.from_bytes(found[0][6:], "big")
-            sound = decode_sound(found[1])
+            offset = int.from_bytes(entry[0][6:], "big")
+            sound = decode_sound(entry[1])
             if sound is not None:
                 return offset, sound.store_ms
             offset += 1

@@ -111,12 +111,12 @@ def _beside(store: Path) -> Path:
 
 async def _store_id(engine: Engine) -> str:
     """The name of this store for life, which its backups and their restored copies share."""
-    found = engine.store.get(META, _STORE_ID_KEY)
-    if found is None:
-        found = uuid.uuid4().hex.encode()
-        engine.store.put(META, _STORE_ID_KEY, found)
+    store_id = engine.store.get(META, _STORE_ID_KEY)
+    if store_id is None:
+        store_id = uuid.uuid4().hex.encode()
+        engine.store.put(META, _STORE_ID_KEY, store_id)
     await engine.settled()
-    return found.decode()
+    return store_id.decode()
 
 
 def _facts(engine: Engine, store_id: str, taken_ms: int) -> Mapping[str, object]:

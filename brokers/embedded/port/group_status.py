@@ -41,24 +41,24 @@ class GroupStatusFacet(Facet):
         held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         limit = min(limit, _MOST_HELD)
         if takes_lite_topics(held_group.config, held_topic.name):
-            return [self._held_lite(*one) for one in await held_of(engine, held_topic, held_group, limit)]
+            return [self._held_lite(*item) for item in await held_of(engine, held_topic, held_group, limit)]
         share = engine.shares.get(held_topic.id, held_group.id)
         now_ms = engine.steady.now_ms()
-        found: list[tuple[int, int, Ledger, Entry]] = []
+        entries: list[tuple[int, int, Ledger, Entry]] = []
         for ledger in _ledgers_of(share):
-            found += [
+            entries += [
                 (entry.pop_ms, offset, ledger, entry)
                 for offset, entry in ledger.entries.items()
                 if entry.held and entry.due_ms > now_ms
             ]
-            found = nsmallest(limit, found, key=lambda one: one[:2])
+            entries = nsmallest(limit, entries, key=lambda item: item[:2])
             await asyncio.sleep(0)  # a ledger may have very many entries
         lanes: dict[int, list[int]] = {}
-        told = []
-        for _, offset, ledger, entry in found:
+        held = []
+        for _, offset, ledger, entry in entries:
             if ledger.entries.get(offset) is entry:
-                told.append(self._held(ledger, offset, entry, lanes))
-        return told
+                held.append(self._held(ledger, offset, entry, lanes))
+        return held
 
     async def standing(self, group: str, topic: str) -> Standing:
         engine = self._engine
@@ -73,7 +73,7 @@ class GroupStatusFacet(Facet):
         engine.check_open()
         if not 0 <= start < _PAIRS:
             raise BadRequest(f"standings are asked for from a number below {_PAIRS} on, not from {start}")
-        found: list[Standing] = []
+        result: list[Standing] = []
         at: int | None = start
         while queues > 0 and at is not None:
             pairs, at = engine.shares.pairs(at, 1)
@@ -81,22 +81,22 @@ class GroupStatusFacet(Facet):
                 queues -= 1 + len(held_topic.queues)
                 # Retries stand with their topic, also while neither is in memory.
                 if not held_topic.name.startswith(pop_retry_topic_v2(held_group.name, "")):
-                    found.append(self._standing(engine.shares.peek(held_topic, held_group)))
-        return found, at
+                    result.append(self._standing(engine.shares.peek(held_topic, held_group)))
+        return result, at
 
     # -- inside -------------------------------------------------------------------------------
 
     def _held(self, ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, list[int]]) -> Held:
         queue, log, name = ledger.queue, self._engine.log, self._engine.settings.name
         record = log.get(queue.topic, queue.queue_id, offset)
-        found = log.decoded(queue.topic, queue.queue_id, offset, record) if record is not None else None
-        texts = split_properties(found.properties) if found is not None else {}
+        decoded = log.decoded(queue.topic, queue.queue_id, offset, record) if record is not None else None
+        texts = split_properties(decoded.properties) if decoded is not None else {}
         return Held(
             topic=ledger.share.shown_topic,
             broker=name,
             queue_id=queue.queue_id,
             offset=offset,
-            message_id=_message_id(found, texts),
+            message_id=_message_id(decoded, texts),
             message_group=_text(texts, SHARDING_KEY),
             tag=_text(texts, TAGS),
             keys=tuple(_text(texts, KEYS).split()),
@@ -112,14 +112,14 @@ class GroupStatusFacet(Facet):
     def _held_lite(self, place: Cursor, offset: int, entry: Entry) -> Held:
         """`queue_id` and `offset` are where the message is; gone ones have their place in the lite topic."""
         name = self._engine.settings.name
-        found = record_of(self._engine, place, offset)
-        texts = split_properties(found.properties) if found is not None else {}
+        decoded = record_of(self._engine, place, offset)
+        texts = split_properties(decoded.properties) if decoded is not None else {}
         return Held(
             topic=place.lite.topic.name,
             broker=name,
-            queue_id=found.queue_id if found is not None else LITE_QUEUE,
-            offset=found.offset if found is not None else offset,
-            message_id=_message_id(found, texts),
+            queue_id=decoded.queue_id if decoded is not None else LITE_QUEUE,
+            offset=decoded.offset if decoded is not None else offset,
+            message_id=_message_id(decoded, texts),
             message_group=_text(texts, SHARDING_KEY),
             tag=_text(texts, TAGS),
             keys=tuple(_text(texts, KEYS).split()),
@@ -176,8 +176,8 @@ class GroupStatusFacet(Facet):
             refused=refused,
             receivers=self._engine.waiting.count(topic.id, group.id),
             full=full,
-            redelivered=sum(one.redelivered for one in others),
-            dead_lettered=sum(one.dead_lettered for one in others),
+            redelivered=sum(counted.redelivered for counted in others),
+            dead_lettered=sum(counted.dead_lettered for counted in others),
         )
 
 
@@ -194,16 +194,18 @@ def _waiting_behind(ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, 
     if lane is not None:
         offsets = lanes.get(id(lane))
         if offsets is None:
-            offsets = lanes[id(lane)] = [one for one in lane.offsets if one in ledger.entries]
+            offsets = lanes[id(lane)] = [
+                lane_offset for lane_offset in lane.offsets if lane_offset in ledger.entries
+            ]
         return len(offsets) - bisect_right(offsets, offset)
     return max(ledger.queue.visible - ledger.frontier, 0) if ledger.is_full() else 0
 
 
-def _message_id(found: Record | None, texts: dict[bytes, bytes]) -> str:
-    if found is None:
+def _message_id(decoded: Record | None, texts: dict[bytes, bytes]) -> str:
+    if decoded is None:
         return ""
     return _text(texts, UNIQ_KEY) or encode_offset_message_id(
-        host_text(found.store_host), found.commit_offset
+        host_text(decoded.store_host), decoded.commit_offset
     )
 
 

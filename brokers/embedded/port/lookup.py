@@ -52,16 +52,16 @@ class LookupFacet(Facet, FindsByPlace):
         name = engine.settings.name
         if broker not in ("", name):
             raise BadRequest(f"there is no broker {shown(broker)}")
-        found = record_at(engine, commit_offset) if commit_offset >= 0 else None
-        if found is None:
+        stored = record_at(engine, commit_offset) if commit_offset >= 0 else None
+        if stored is None:
             raise NotFound(f"broker {name} has no message at {commit_offset}")
-        return as_stored(found[1], name)
+        return as_stored(stored[1], name)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         self._engine.check_open()
         self._engine.catalogue.topic(topic)
         packed = message_id.encode("utf-8", "replace")
-        found = await self._find(
+        messages = await self._find(
             topic,
             text_hash(b"i", packed),
             lambda message: find_property(message.properties, _UNIQ_KEY) == packed,
@@ -70,9 +70,9 @@ class LookupFacet(Facet, FindsByPlace):
             limit=_MOST_COPIES,
         )
         placed = self._find_place(topic, message_id)
-        if placed is not None and all(message.commit_offset != placed.commit_offset for message in found):
-            found.append(placed)
-        return found
+        if placed is not None and all(message.commit_offset != placed.commit_offset for message in messages):
+            messages.append(placed)
+        return messages
 
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
@@ -170,10 +170,10 @@ class LookupFacet(Facet, FindsByPlace):
             return None
         if place < 0:
             return None
-        found = record_at(self._engine, place)
-        if found is None or found[0].name != topic_name:
+        stored = record_at(self._engine, place)
+        if stored is None or stored[0].name != topic_name:
             return None
-        message = as_stored(found[1], self._engine.settings.name)
+        message = as_stored(stored[1], self._engine.settings.name)
         return message if message.store_host == host else None
 
 
@@ -189,8 +189,8 @@ def record_at(engine: Engine, place: int) -> tuple[Topic, Record] | None:
     if not queue.minimum <= offset < queue.visible:
         return None
     record = engine.log.get(topic, queue_id, offset)
-    found = engine.log.decoded(topic, queue_id, offset, record) if record is not None else None
-    return None if found is None else (topic, found)
+    decoded = engine.log.decoded(topic, queue_id, offset, record) if record is not None else None
+    return None if decoded is None else (topic, decoded)
 
 
 class _Pace:
@@ -258,26 +258,26 @@ class _Span(NamedTuple):
 
 def _queues(seek: Seek, hour: int, topic: Topic, wanted: int) -> list[int]:
     """The queues that have entries of this hash in this hour."""
-    found: list[int] = []
+    queue_ids: list[int] = []
     prefix = index_key(hour, topic.id, wanted, 0, 0)[:16]
     below = seek(index_key(hour, topic.id, wanted, MOST_QUEUES, 0))
     while below is not None and below[0][:16] == prefix:
         queue_id = split_index_key(below[0])[3]
-        found.append(queue_id)
+        queue_ids.append(queue_id)
         below = seek(index_key(hour, topic.id, wanted, queue_id, 0))
-    return found
+    return queue_ids
 
 
 def _offsets(seek: Seek, span: _Span, lowest: int, beyond: int) -> list[int]:
     """Some offsets in [lowest, beyond) that the index has, newest first."""
-    found: list[int] = []
+    offsets: list[int] = []
     prefix = index_key(span.hour, span.topic.id, span.wanted, span.queue_id, 0)[:18]
-    while len(found) < _PAGE:
+    while len(offsets) < _PAGE:
         below = seek(index_key(span.hour, span.topic.id, span.wanted, span.queue_id, beyond))
         if below is None or below[0][:18] != prefix:
             break
         beyond = split_index_key(below[0])[4]
         if beyond < lowest:
             break
-        found.append(beyond)
-    return found
+        offsets.append(beyond)
+    return offsets

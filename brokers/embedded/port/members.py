@@ -61,12 +61,12 @@ class Membership:
             self._leave(client)
 
     def consumers(self, group: str) -> list[str]:
-        return sorted({one.client_id for one in self._groups.get(group, {}).values()})
+        return sorted({member.client_id for member in self._groups.get(group, {}).values()})
 
     def members(self, group: str) -> list[GroupMember]:
         """Nobody comes here but through gateways."""
-        found = self._groups.get(group, {}).values()
-        return [GroupMember(one.client_id, True, one.reading) for one in found]
+        members = self._groups.get(group, {}).values()
+        return [GroupMember(member.client_id, True, member.reading) for member in members]
 
     def _leave(self, client: ConnectedClient) -> None:
         members = self._groups.get(client.group)
@@ -104,10 +104,10 @@ class MembersFacet(Facet, RegistersClients, TellsConsumers, CarriesReplies):
         """Also raises BadRequest: it does not say who waits for it. Nothing is stored."""
         engine = self._engine
         engine.check_open()
-        found = find_property(message.properties, REPLY_TO_CLIENT.encode())
-        if found is None:
+        client_property = find_property(message.properties, REPLY_TO_CLIENT.encode())
+        if client_property is None:
             raise BadRequest("a reply must say who waits for it, in the property REPLY_TO_CLIENT")
-        client_id, now_ms = found.decode("utf-8", "replace"), engine.clock.now_ms()
+        client_id, now_ms = client_property.decode("utf-8", "replace"), engine.clock.now_ms()
         block = set_property(message.properties, PUSH_REPLY_TIME.encode(), b"%d" % now_ms)
         queue_id = max(message.queue_id, 0)
         reply = StoredMessage(

@@ -48,26 +48,26 @@ class OffsetsFacet(Facet):
         engine.check_open()
         held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         share = engine.shares.peek(held_topic, held_group)
-        found = self._progress_of(share)
-        return found if share.retries is None else found + self._progress_of(share.retries)
+        progress = self._progress_of(share)
+        return progress if share.retries is None else progress + self._progress_of(share.retries)
 
     def _progress_of(self, share: GroupTopic) -> list[Progress]:
         engine = self._engine
         now_ms = engine.steady.now_ms()
         retry = share.main is not None
-        found = []
+        progress = []
         for queue in share.topic.queues:
             bounds = Bounds(queue.minimum, queue.visible)
             ledger = share.ledgers.get(queue.queue_id)
             if ledger is None:
                 start = queue.minimum if share.ledgers else share.start_of(queue)
-                found.append(
+                progress.append(
                     Progress(engine.settings.name, queue.queue_id, start, start, 0, 0, bounds, retry)
                 )
                 continue
             held, waiting = ledger.count(now_ms)
             frontier = max(ledger.frontier, queue.minimum)
-            found.append(
+            progress.append(
                 Progress(
                     engine.settings.name,
                     queue.queue_id,
@@ -79,7 +79,7 @@ class OffsetsFacet(Facet):
                     retry,
                 )
             )
-        return found
+        return progress
 
     async def topics_of(self, group: str) -> list[str]:
         engine = self._engine
@@ -94,12 +94,14 @@ class OffsetsFacet(Facet):
         share = engine.shares.share(held_topic, held_group)
         shares = [share] if share.retries is None else [share, share.retries]
         # All are known before the first queue is changed.
-        offsets = [[self._offset_of(queue, to) for queue in one.topic.queues] for one in shares]
+        offsets = [
+            [self._offset_of(queue, to) for queue in group_topic.topic.queues] for group_topic in shares
+        ]
         now_ms = engine.steady.now_ms()
-        for one, places in zip(shares, offsets, strict=True):
-            one.begin()
+        for group_topic, places in zip(shares, offsets, strict=True):
+            group_topic.begin()
             for queue_id, offset in enumerate(places):
-                one.ledgers[queue_id].seek(offset, now_ms)
+                group_topic.ledgers[queue_id].seek(offset, now_ms)
         engine.wake_freed()
         await engine.settled()
         return {(engine.settings.name, queue_id): offset for queue_id, offset in enumerate(offsets[0])}
@@ -130,9 +132,9 @@ class OffsetsFacet(Facet):
             self._engine.locks.give_up(group, client_id, (topic, queue_id))
 
     def _is_ours(self, topic: str, broker: str, queue_id: int) -> bool:
-        found = self._engine.catalogue.find_topic(topic)
+        known = self._engine.catalogue.find_topic(topic)
         return (
-            found is not None
+            known is not None
             and broker in ("", self._engine.settings.name)
-            and 0 <= queue_id < len(found.queues)
+            and 0 <= queue_id < len(known.queues)
         )

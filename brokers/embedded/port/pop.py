@@ -92,9 +92,9 @@ class PopFacet(Facet):
         failed = 0
         for handle in receipts:
             try:
-                found = find_delivery(share, held_topic, broker, handle, now_ms)
-                if found is not None:
-                    found[0].finish(found[1], now_ms)
+                delivery = find_delivery(share, held_topic, broker, handle, now_ms)
+                if delivery is not None:
+                    delivery[0].finish(delivery[1], now_ms)
                 results.append(None)
             except GatewayError as error:
                 results.append(error)
@@ -123,10 +123,10 @@ class PopFacet(Facet):
             return await self._lite_settlement.change_invisible(
                 *bound, receipt, invisible_ms, suspend=suspend
             )
-        found = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
-        if found is None:
+        delivery = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
+        if delivery is None:
             raise expired(receipt)
-        ledger, offset, entry = found
+        ledger, offset, entry = delivery
         try:
             again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms, suspend=suspend)
         except Exception as error:
@@ -147,9 +147,9 @@ class PopFacet(Facet):
             return await self._lite_settlement.give_back(*bound, receipts)
         freed = 0
         for handle in receipts:
-            found = find_undelivered(share, held_topic, engine.settings.name, handle)
-            if found is not None:
-                ledger, offset, entry = found
+            delivery = find_undelivered(share, held_topic, engine.settings.name, handle)
+            if delivery is not None:
+                ledger, offset, entry = delivery
                 ledger.free(offset, entry, now_ms)
                 freed += 1
         if freed:
@@ -163,10 +163,10 @@ class PopFacet(Facet):
         if (bound := engine.lites.bound(topic, group)) is not None:
             await self._lite_settlement.dead_letter(*bound, receipt)
             return
-        found = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
-        if found is None:
+        delivery = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
+        if delivery is None:
             raise expired(receipt)
-        ledger, offset, _ = found
+        ledger, offset, _ = delivery
         try:
             ledger.bury(offset, now_ms)
         except Exception as error:
@@ -237,10 +237,12 @@ class PopFacet(Facet):
             if want.room <= 0:
                 return
             record = engine.log.get(share.topic, queue_id, offset)
-            found = engine.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
-            if found is not None:
+            decoded = (
+                engine.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
+            )
+            if decoded is not None:
                 head = receipt_head(entry, want.broker, queue_id, ordered=True, topic_type=share.topic_type)
-                want.deliver(share.shown_topic, offset, found, entry, head)
+                want.deliver(share.shown_topic, offset, decoded, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True
 
@@ -307,8 +309,8 @@ def _take_by_priority(share: GroupTopic, want: PopAttempt) -> None:
     count = share.topic.config.read_queues
     share.turn = turn = (share.turn + 1) % (100 * max(count, 1))
     factor = share.group.config.attributes.get(PRIORITY_FACTOR, "")
-    told = factor.isascii() and factor.isdigit()
-    first = turn if told and turn % 100 >= int(factor[:9]) else 0
+    is_number = factor.isascii() and factor.isdigit()
+    first = turn if is_number and turn % 100 >= int(factor[:9]) else 0
     for at in range(first, first + count):
         ledger = share.ledgers[count - 1 - at % count]
         if ledger.has_work() or ledger.refused:

@@ -80,9 +80,9 @@ class PullFacet(Facet):
         """Messages that pass, from `offset` on, and the offset behind the last one looked at."""
         offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
         if passing.everything:
-            found = self._pass_on(queue, offset, max_messages, max_bytes)
-            if found is not None:
-                return found
+            records = self._pass_on(queue, offset, max_messages, max_bytes)
+            if records is not None:
+                return records
         return self._read(queue, offset, max_messages, max_bytes, passing)
 
     def _pass_on(
@@ -132,11 +132,11 @@ class PullFacet(Facet):
         messages: list[StoredMessage] = []
         looks = engine.settings.max_scan
         for at, record in engine.log.read(queue.topic, queue.queue_id, offset, end):
-            found = engine.log.decoded(queue.topic, queue.queue_id, at, record)
-            if found is not None and (passing.everything or passing.matches(found.properties)):
+            decoded = engine.log.decoded(queue.topic, queue.queue_id, at, record)
+            if decoded is not None and (passing.everything or passing.matches(decoded.properties)):
                 if messages and len(record) > max_bytes:
                     return messages, at
-                messages.append(as_stored(found, engine.settings.name))
+                messages.append(as_stored(decoded, engine.settings.name))
                 max_bytes -= len(record)
                 if len(messages) == max_messages:
                     return messages, at + 1

@@ -53,8 +53,8 @@ class ReclaimFacet(Facet, ReclaimsRetries):
             engine.fall_due(now_ms)
             share = engine.shares.share(held_topic, held_group)
             # A copy that comes into a queue of the very share is behind what is looked at here.
-            found = list(islice(_unfinished(share, now_ms, held=held), _MOST + 1))
-            for at, (ledger, offset, entry) in enumerate(found):
+            unfinished = list(islice(_unfinished(share, now_ms, held=held), _MOST + 1))
+            for at, (ledger, offset, entry) in enumerate(unfinished):
                 if at == _MOST or size >= _MOST_BYTES:
                     more = True
                     break
@@ -66,7 +66,7 @@ class ReclaimFacet(Facet, ReclaimsRetries):
                     ledger.finish(offset, now_ms)
                 if offset >= ledger.frontier:
                     ledger.pass_over(offset + 1)
-            for ledger in {ledger: None for ledger, *_ in found}:
+            for ledger in {ledger: None for ledger, *_ in unfinished}:
                 ledger.tidy()
         except Exception as error:
             engine.abandon(error)

@@ -79,13 +79,13 @@ class RedriveFacet(Facet, RedrivesDeadLetters):
     def _redrive(self, group: Group, queue: QueueState, offset: int, grown: dict[Ledger, int]) -> Redriven:
         """Add the copy and the mark to the batch. Raises GatewayError having changed nothing."""
         engine = self._engine
-        found = self._dead_letter(queue, offset)
+        letter = self._dead_letter(queue, offset)
         if self._marking[0] != engine.store.turn:
             self._marking = (engine.store.turn, set())
         place = (queue.topic.id, queue.queue_id, offset)
         if marked_ms(engine.store, queue, offset) or place in self._marking[1]:
             raise AlreadyExists("a redriven copy of", f"dead letter {offset}")
-        block = found.properties
+        block = letter.properties
         origin = find_property(block, _RETRY_TOPIC) or find_property(block, _ORIGIN_TOPIC)
         if origin is None:
             raise BadRequest(f"dead letter {offset} does not say which topic it comes from")
@@ -97,22 +97,22 @@ class RedriveFacet(Facet, RedrivesDeadLetters):
             raise Unsupported(f"a redrive to {group.name}, which takes lite topics of {topic.name},")
         # What a consumer had sent back it looks for where such messages come again. Its properties need not
         # say so, and one that somebody sent on says it of another group: only such dead letters have a count.
-        classic = found.reconsume_times > 0
+        classic = letter.reconsume_times > 0
         retry_topic, ledger = self._classic_retries(group) if classic else self._retries(group, topic)
         message_id = find_property(block, _UNIQ_KEY) or b""
         copied_to = engine.log.append_new(
             retry_topic,
             0,
-            found.body,
+            letter.body,
             _counted(block),
             message_id=message_id,
             keys=(find_property(block, _KEYS) or b"").split(),
             now_ms=engine.clock.now_ms(),
-            sys_flag=found.sys_flag,
-            flag=found.flag,
-            born_ms=found.born_ms,
-            born_host=found.born_host,
-            store_host=found.store_host,
+            sys_flag=letter.sys_flag,
+            flag=letter.flag,
+            born_ms=letter.born_ms,
+            born_host=letter.born_host,
+            store_host=letter.store_host,
         )
         mark(engine.store, queue, offset, engine.clock.now_ms())
         self._marking[1].add(place)
@@ -125,10 +125,10 @@ class RedriveFacet(Facet, RedrivesDeadLetters):
         record = None
         if queue.minimum <= offset < queue.visible:
             record = log.get(topic, queue.queue_id, offset)
-        found = log.decoded(topic, queue.queue_id, offset, record) if record is not None else None
-        if found is None:
+        decoded = log.decoded(topic, queue.queue_id, offset, record) if record is not None else None
+        if decoded is None:
             raise NotFound(f"there is no dead letter {offset} in queue {queue.queue_id} of {topic.name}")
-        return found
+        return decoded
 
     def _classic_retries(self, group: Group) -> tuple[Topic, Ledger | None]:
         """The topic that classic consumers of the group pull what they sent back from."""

@@ -138,10 +138,10 @@ class SendFacet(Facet):
         elif queue_id >= topic.config.write_queues or packed.broker not in ("", name):
             return None
         repeats = engine.repeats
-        ids = [one.encode() for one in packed.message_ids]
+        ids = [text_id.encode() for text_id in packed.message_ids]
         known, seen = [], []
         if repeats.on and not packed.may_come_again:
-            known = [one + topic.mark for one in ids]
+            known = [text_id + topic.mark for text_id in ids]
             seen = [hash(key) & HASH_MASK for key in known]
             if not (
                 repeats.young.keys().isdisjoint(seen)

@@ -61,10 +61,10 @@ class SendBackFacet(Facet):
         group = engine.catalogue.group(request.group)
         if request.broker not in ("", engine.settings.name):
             raise BadRequest(f"there is no broker {shown(request.broker)}")
-        found = record_at(engine, request.commit_offset)
-        if found is None:
+        stored = record_at(engine, request.commit_offset)
+        if stored is None:
             raise NotFound(f"broker {engine.settings.name} has no message at {request.commit_offset}")
-        topic, message = found
+        topic, message = stored
         most = group.config.max_attempts if request.max_attempts is None else request.max_attempts
         try:
             if request.delay_level < 0 or message.reconsume_times + 1 >= most:
@@ -106,8 +106,8 @@ class SendBackFacet(Facet):
     def _bury(self, group: Group, topic: Topic, message: Record, host: str) -> None:
         engine = self._engine
         origin = _came_from(topic, message)
-        told = message._replace(properties=_with_origin(topic, message, host))
-        engine.parts.dead_letters.add_decoded(group, origin, told, _once_more(message))
+        letter = message._replace(properties=_with_origin(topic, message, host))
+        engine.parts.dead_letters.add_decoded(group, origin, letter, _once_more(message))
         engine.tallies.dead_lettered += 1
 
 
@@ -118,8 +118,8 @@ def bury_spent(engine: Engine, topic: Topic, message: Message, properties: bytes
     hands, and send only what they gave up. Raises GroupNotFound. Source: protocol facts 7.8, send rule 7.
     """
     group = engine.catalogue.group(topic.name.removeprefix(RETRY_PREFIX))
-    told = find_property(properties, _MOST) or b""
-    most = int(told) if told.isdigit() and len(told) < 10 else group.config.max_attempts - 1
+    most_text = find_property(properties, _MOST) or b""
+    most = int(most_text) if most_text.isdigit() and len(most_text) < 10 else group.config.max_attempts - 1
     if message.attempt <= most and not engine.locks.any_of(group.name):
         return None
     record = encode_record(
@@ -136,11 +136,11 @@ def bury_spent(engine: Engine, topic: Topic, message: Message, properties: bytes
         engine.clock.now_ms(),
         engine.store_host,
     )
-    found = decode_record(record)
+    decoded = decode_record(record)
     engine.tallies.dead_lettered += 1
     # What tells dead letters of consumers that pull from those that were popped is that they have a count.
     count = max(message.attempt, 1)
-    return engine.parts.dead_letters.add_decoded(group, _came_from(topic, found), found, count)
+    return engine.parts.dead_letters.add_decoded(group, _came_from(topic, decoded), decoded, count)
 
 
 def _once_more(message: Record) -> int:

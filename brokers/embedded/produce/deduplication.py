@@ -323,14 +323,14 @@ class Deduplication:
         for offset in range(queue.maximum - 1, max(queue.minimum, queue.maximum - most) - 1, -1):
             record = self._log.get(topic, queue_id, offset)
             read += 1
-            found = decode_sound(record) if record is not None else None
-            if found is None:
+            decoded = decode_sound(record) if record is not None else None
+            if decoded is None:
                 continue
-            if found.store_ms < oldest_ms:
+            if decoded.store_ms < oldest_ms:
                 break
-            message_id = find_property(found.properties, _UNIQ_KEY)
+            message_id = find_property(decoded.properties, _UNIQ_KEY)
             # What a transaction delivered was sent as a half message, and is in a segment.
-            if not message_id or found.prepared_offset:
+            if not message_id or decoded.prepared_offset:
                 continue
             key = message_id + topic.mark
             known = self._find(key)

@@ -76,8 +76,8 @@ def _bad(handle: str, why: str) -> BadRequest:
 def record_texts(record: bytes) -> tuple[bytes, list[bytes]]:
     """The message id of an encoded record, and its keys: what its index entries are made of."""
     properties = record_properties(record)
-    found = find_property(properties, _KEYS)
-    keys = [key for key in found.split(b" ") if key] if found else []
+    joined = find_property(properties, _KEYS)
+    keys = [key for key in joined.split(b" ") if key] if joined else []
     return find_property(properties, _UNIQ_KEY) or b"", keys
 
 
@@ -143,15 +143,15 @@ class DelayedMessages:
         id_hash = text_hash(b"i", message_id)
         lowest = timer_key(wanted.due_ms, id_hash, 0)
         beyond = timer_key(wanted.due_ms, id_hash, HIGHEST_U64) + b"\0"
-        found = [
+        due_keys = [
             key for key, value in self._waiting.within(lowest, beyond) if _is_of(value, topic.id, message_id)
         ]
-        if not found:
+        if not due_keys:
             raise NotFound(
                 f"no delayed message {shown(wanted.message_id)} is held for topic {topic.name}:"
                 " it was delivered or recalled"
             )
-        for key in found:
+        for key in due_keys:
             self._waiting.remove(key)
         return wanted.message_id
 

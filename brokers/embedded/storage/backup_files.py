@@ -55,40 +55,40 @@ def no_pause() -> None:
 
 def fingerprint(path: Path, pause: Pause = no_pause) -> tuple[int, str]:
     """Size and SHA-256 of a file."""
-    found, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
-            found.update(chunk)
+            digest.update(chunk)
             size += len(chunk)
             pause()
-    return size, found.hexdigest()
+    return size, digest.hexdigest()
 
 
 def copy_file(source: Path, target: Path, pause: Pause = no_pause) -> tuple[int, str]:
     """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read."""
-    found, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     with source.open("rb") as reading, target.open("xb") as writing:
         while chunk := reading.read(_CHUNK):
-            found.update(chunk)
+            digest.update(chunk)
             writing.write(chunk)
             size += len(chunk)
             pause()
         writing.flush()
         os.fsync(writing.fileno())
-    return size, found.hexdigest()
+    return size, digest.hexdigest()
 
 
 def write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, tuple[int, str]]) -> None:
     """Write it, with a checksum of its own, so that it and its name are on the disk."""
-    told: dict[str, object] = {
+    manifest: dict[str, object] = {
         "format": BACKUP_FORMAT,
         **facts,
         "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in sorted(files.items())},
     }
-    told["sha256"] = _digest_of(told)
+    manifest["sha256"] = _digest_of(manifest)
     path = folder / MANIFEST
     with path.open("x", encoding="utf-8") as file:
-        json.dump(told, file, indent=1, ensure_ascii=False)
+        json.dump(manifest, file, indent=1, ensure_ascii=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -112,13 +112,13 @@ def read_manifest(backup: Path) -> Manifest:
         with path.open("rb") as file:
             data = file.read(_MOST_MANIFEST_BYTES)
     except FileNotFoundError:
-        what = "there is no such folder" if not backup.is_dir() else f"it has no {MANIFEST}"
-        raise PreconditionFailed(f"{backup} is no backup: {what}") from None
+        reason = "there is no such folder" if not backup.is_dir() else f"it has no {MANIFEST}"
+        raise PreconditionFailed(f"{backup} is no backup: {reason}") from None
     except OSError as error:
         raise PreconditionFailed(f"{path} cannot be read: {_reason(error)}") from None
     try:
-        told = json.loads(data)
-        version = told["format"]
+        manifest = json.loads(data)
+        version = manifest["format"]
         if not isinstance(version, int) or version < 1:
             raise ValueError("its format is no number")
         if version > BACKUP_FORMAT:
@@ -126,10 +126,13 @@ def read_manifest(backup: Path) -> Manifest:
                 f"{backup} is a backup of format {version}, this version of popgate reads up to format"
                 f" {BACKUP_FORMAT}: use the newer version that wrote it"
             )
-        if _digest_of({name: value for name, value in told.items() if name != "sha256"}) != told["sha256"]:
+        if (
+            _digest_of({name: value for name, value in manifest.items() if name != "sha256"})
+            != manifest["sha256"]
+        ):
             raise ValueError("its checksum is another one")
-        files = {name: (one["bytes"], one["sha256"]) for name, one in told["files"].items()}
-        store_format = told["store"]["format"]
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
+        store_format = manifest["store"]["format"]
     except PreconditionFailed:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -144,7 +147,7 @@ def read_manifest(backup: Path) -> Manifest:
     for name in files:
         if Path(name).name != name or name in ("", ".", ".."):
             raise PreconditionFailed(f"the backup is damaged: {path} names {name!r}, which is no file's name")
-    facts = {name: value for name, value in told.items() if name not in ("files", "sha256")}
+    facts = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}
     return Manifest(backup, facts, files)
 
 
@@ -155,10 +158,10 @@ def verify(backup: Path, pause: Pause = no_pause) -> Manifest:
     for name, (size, digest) in manifest.files.items():
         path = backup / FILES / name
         try:
-            found = fingerprint(path, pause)
+            actual = fingerprint(path, pause)
         except OSError as error:
             raise _unreadable(path, error) from None
-        _check_file(path, found, (size, digest))
+        _check_file(path, actual, (size, digest))
     return manifest
 
 
@@ -179,10 +182,10 @@ def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
         for name, expected in manifest.files.items():
             path = backup / FILES / name
             try:
-                found = copy_file(path, partial / name, pause)
+                actual = copy_file(path, partial / name, pause)
             except FileNotFoundError as error:
                 raise _unreadable(path, error) from None
-            _check_file(path, found, expected)
+            _check_file(path, actual, expected)
         sync_folder(partial)
         partial.rename(target)
         sync_folder(target.parent)
@@ -197,25 +200,25 @@ def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
 
 def list_backups(folder: Path) -> list[Manifest | GatewayError]:
     """The backups in a folder, by name; for one that is damaged, what is wrong with it."""
-    found: list[Manifest | GatewayError] = []
+    manifests: list[Manifest | GatewayError] = []
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
-        return found
+        return manifests
     for name in names:
         if not name.startswith("."):
             try:
-                found.append(read_manifest(folder / name))
+                manifests.append(read_manifest(folder / name))
             except GatewayError as error:
-                found.append(error)
-    return found
+                manifests.append(error)
+    return manifests
 
 
 # -- inside ---------------------------------------------------------------------------------------
 
 
-def _digest_of(told: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _digest_of(facts: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _check_names(manifest: Manifest) -> None:
@@ -231,12 +234,12 @@ def _check_names(manifest: Manifest) -> None:
         raise PreconditionFailed(f"the backup is damaged: {folder / name} does not belong to it")
 
 
-def _check_file(path: Path, found: tuple[int, str], expected: tuple[int, str]) -> None:
-    if found[0] != expected[0]:
+def _check_file(path: Path, actual: tuple[int, str], expected: tuple[int, str]) -> None:
+    if actual[0] != expected[0]:
         raise PreconditionFailed(
-            f"the backup is damaged: {path} has {found[0]} bytes, it was written with {expected[0]}"
+            f"the backup is damaged: {path} has {actual[0]} bytes, it was written with {expected[0]}"
         )
-    if found[1] != expected[1]:
+    if actual[1] != expected[1]:
         raise PreconditionFailed(f"the backup is damaged: {path} is not as it was written (SHA-256)")
 
 

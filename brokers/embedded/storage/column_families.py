@@ -109,18 +109,18 @@ class ColumnFamilies:
 
     def runs(self, space: str, begin: bytes, shared: int, most: int) -> list[bytes]:
         """The first `shared` bytes of keys, from `begin` on, each once: at most `most` of them."""
-        found: list[bytes] = []
+        prefixes: list[bytes] = []
         try:
             cursor = self._families[space].iter()
             cursor.seek(begin)
-            while cursor.valid() and len(found) < most:
+            while cursor.valid() and len(prefixes) < most:
                 prefix = cursor.key()[:shared]
-                found.append(prefix)
+                prefixes.append(prefix)
                 cursor.seek(prefix + _BEYOND)
             cursor.status()
         except Exception as error:
             raise self._unreadable(error) from error
-        return found
+        return prefixes
 
     def last_below(self, space: str, key: bytes) -> tuple[bytes, bytes] | None:
         """The last pair whose key is lower than `key`."""

@@ -40,11 +40,11 @@ class DamagedRecords:
 
     def move(self, space: str, pairs: Iterable[tuple[bytes, bytes]], why: object) -> None:
         """Keep pairs of a keyspace in `damaged`; the caller deletes them from where they were."""
-        found = list(pairs)
-        for key, value in found:
+        moved = list(pairs)
+        for key, value in moved:
             self._store.put(DAMAGED, space.encode() + b"/" + key, value)
-        self._moved += len(found)
-        keys = " ".join(key.hex() for key, _ in found)
+        self._moved += len(moved)
+        keys = " ".join(key.hex() for key, _ in moved)
         _log.error("a record of %s is damaged and was set aside: %s (key %s)", space, why, keys)
 
     def leave(self, topic: str, place: tuple[int, int, int], why: object) -> None:
@@ -60,9 +60,9 @@ class DamagedRecords:
 
 def check_whole(record: bytes) -> None:
     """Raises PeerWireError for what is not exactly one record."""
-    found = decode_record(record)
-    if found.size != len(record):
-        raise PeerWireError(f"a record of {found.size} bytes has {len(record)}")
+    decoded = decode_record(record)
+    if decoded.size != len(record):
+        raise PeerWireError(f"a record of {decoded.size} bytes has {len(record)}")
 
 
 def decode_sound(record: bytes) -> Record | None:

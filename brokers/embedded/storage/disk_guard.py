@@ -65,8 +65,10 @@ class DiskGuard:
             kept = self._kept()
             was, self.short = self.short, self.left < kept * (_ENOUGH if self.short else 1.0)
             if self.short and not was:
-                told = "the disk of %s is nearly full: %d bytes are left; sends are refused, consumers go on"
-                _log.error(told, self._where, self.left)
+                sentence = (
+                    "the disk of %s is nearly full: %d bytes are left; sends are refused, consumers go on"
+                )
+                _log.error(sentence, self._where, self.left)
             elif was and not self.short:
                 _log.warning("the disk of %s has room again: %d bytes are left", self._where, self.left)
 

@@ -54,15 +54,15 @@ def bring_up_to_date(
     Raises BrokerUnavailable: newer than `target`, no way from its version, no version beside data.
     """
     name = f"the store in {store.path}"
-    found = store.get(META, FORMAT_KEY)
-    if found is None:
+    stored = store.get(META, FORMAT_KEY)
+    if stored is None:
         if any(store.first(space, b"") is not None for space in SPACES):
             raise BrokerUnavailable(f"{name} is damaged: it holds data but does not say of which format")
         _write_version(store, target)
         return target
-    if not found.isdigit() or len(found) > 9:
-        raise BrokerUnavailable(f"{name} is damaged: its format is {found[:40]!r}, which is no number")
-    version = first = int(found)
+    if not stored.isdigit() or len(stored) > 9:
+        raise BrokerUnavailable(f"{name} is damaged: its format is {stored[:40]!r}, which is no number")
+    version = first = int(stored)
     if version > target:
         raise BrokerUnavailable(
             f"{name} has format {version}, this version of popgate reads up to format {target}:"

@@ -163,9 +163,9 @@ def _linked(path: Path) -> TemporaryDirectory[str]:
 
 
 def _refuse_another(path: Path, identity: str) -> None:
-    found = identity_of(path)
-    if found != identity:
-        there = "another one is in its place" if found else "nothing is in its place"
+    present = identity_of(path)
+    if present != identity:
+        there = "another one is in its place" if present else "nothing is in its place"
         raise BrokerUnavailable(
             f"the store in {path} is not there any more, {there} (is its disk mounted?);"
             " none is begun anew while the gateway runs"

@@ -324,9 +324,9 @@ class Store(ColumnFamilies):
     # -- failing and coming back --------------------------------------------------------------
 
     def _told(self, error: BaseException) -> BrokerUnavailable:
-        told = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")
-        told.__cause__ = error
-        return told
+        failure = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _fail(self, error: BaseException, *groups: CommitGroup) -> None:
         """Fail these groups and all that were built on top of them; then try to come back.

@@ -31,7 +31,7 @@ _SHARED = {
 def store_figures(store: Store) -> dict[str, float]:
     """A few hundred microseconds of questions; of a store that is not open only what is counted here."""
     writes, syncs = store.writes, store.syncs
-    found: dict[str, float] = {
+    figures: dict[str, float] = {
         "store_failing": float(store.failing),
         "store_writes_total": writes.count,
         "store_write_seconds_total": writes.total,
@@ -43,10 +43,10 @@ def store_figures(store: Store) -> dict[str, float]:
         "delayed_messages": store.figure_of(TIMERS, "rocksdb.estimate-num-keys"),
     }
     for name, of in _SUMMED.items():
-        found[name] = store.figure(of)
+        figures[name] = store.figure(of)
     for name, of in _SHARED.items():
-        found[name] = store.figure_of(MESSAGES, of)
-    return found
+        figures[name] = store.figure_of(MESSAGES, of)
+    return figures
 
 
 def _log_bytes(path: Path) -> int:

@@ -121,13 +121,13 @@ def _keep_logs(path: Path) -> Path:
 
 def _find_noise(path: Path) -> dict[Path, Sequence[int]]:
     """By log: where a record's type is one that no record of ours has."""
-    found: dict[Path, Sequence[int]] = {}
+    by_log: dict[Path, Sequence[int]] = {}
     for log in path.glob("*.log"):
         data = log.read_bytes()
         places = [at for at, kind, _ in _records(data) if kind not in _TYPES and kind != _PADDING]
         if places:
-            found[log] = places
-    return found
+            by_log[log] = places
+    return by_log
 
 
 def _refuse_noise(noise: Mapping[Path, Sequence[int]]) -> None:

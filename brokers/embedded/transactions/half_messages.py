@@ -140,8 +140,8 @@ class HalfMessages:
         rest_ms = min(rest_ms, settings.transaction_max_age_ms)
         group = message.producer_group
         if not group:
-            found = find_property(record_properties(record), PGROUP.encode())
-            group = found.decode("utf-8", "replace") if found else ""
+            producer = find_property(record_properties(record), PGROUP.encode())
+            group = producer.decode("utf-8", "replace") if producer else ""
         half = Half(topic.id, queue_id, now_ms, max(message.deliver_at_ms, 0), now_ms + rest_ms, 0, group)
         self._store.put(HALF, half_key(sequence, HALF_STATE), half.encode())
         self._store.put(HALF, half_key(sequence, HALF_RECORD), record)
@@ -249,8 +249,8 @@ class HalfMessages:
     def _set_aside(self, sequence: int, why: PeerWireError) -> None:
         """Keep a damaged half message where nothing comes back to it."""
         keys = [half_key(sequence, part) for part in (HALF_STATE, HALF_RECORD)]
-        found = zip(keys, self._store.get_many(HALF, keys), strict=True)
-        self._log.damages.move(HALF, [(key, value) for key, value in found if value is not None], why)
+        records = zip(keys, self._store.get_many(HALF, keys), strict=True)
+        self._log.damages.move(HALF, [(key, value) for key, value in records if value is not None], why)
         self._drop(sequence)
 
     def _placed(self, place: HalfPlace) -> int:

@@ -173,21 +173,21 @@ class Topics:
         """The settings as the first broker that answers has them, with the queues that the route tells of."""
         route = await self._routes.of(name)
         failures: dict[str, GatewayError] = {}
-        brokers = [one.name for one in route.brokers]
-        brokers.sort(key=lambda one: not self._is_reached(one))
+        brokers = [item.name for item in route.brokers]
+        brokers.sort(key=lambda item: not self._is_reached(item))
         for broker in brokers:
             try:
                 config = topic_in(await self._told(broker, name))
             except GatewayError as error:
                 failures[broker] = error if self._access.knows_best(broker) else _not_told(error)
                 continue
-            here = [one for one in route.queues if one.broker in brokers]
+            here = [item for item in route.queues if item.broker in brokers]
             return replace(
                 config,
-                read_queues=max([one.read_queues for one in here] + [config.read_queues]),
-                write_queues=max([one.write_queues for one in here] + [config.write_queues]),
+                read_queues=max([item.read_queues for item in here] + [config.read_queues]),
+                write_queues=max([item.write_queues for item in here] + [config.write_queues]),
             )
-        silent = [one for one in failures.values() if not isinstance(one, NotFound)]
+        silent = [item for item in failures.values() if not isinstance(item, NotFound)]
         raise silent[0] if silent else TopicNotFound(name)
 
     def _is_reached(self, broker: str) -> bool:
