@@ -23,19 +23,19 @@ async def broker_in(
     named = request.fields.get("bname")
     if named:
         return named
-    found = {place.name for place in await brokers.known(request.context)}
-    if len(found) > 1 and topic and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+    names = {place.name for place in await brokers.known(request.context)}
+    if len(names) > 1 and topic and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         try:
-            found = {queue.broker for queue in await processor.metadata.queues(request.context, topic)}
+            names = {queue.broker for queue in await processor.metadata.queues(request.context, topic)}
         except NotFound:
-            found = set()
-    if len(found) != 1:
+            names = set()
+    if len(names) != 1:
         raise Refused(
             ResponseCode.VERSION_NOT_SUPPORTED,
             "the request has no field bname, and it may be about several brokers: clients from 4.9.5 on say"
             " which one they mean",
         )
-    return found.pop()
+    return names.pop()
 
 
 async def place_in(

@@ -86,11 +86,11 @@ class ConnectedPeer:
         answer.add_done_callback(lambda _: self._asked.pop(opaque, None))
         return answer
 
-    def on_gone(self, told: Callable[[], None]) -> None:
+    def on_gone(self, callback: Callable[[], None]) -> None:
         if self._gone:
-            told()
+            callback()
         else:
-            self._on_gone.append(told)
+            self._on_gone.append(callback)
 
     # -- what its connection tells ----------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class ConnectedPeer:
                 waiting.set_exception(BrokerUnavailable(f"the connection of {self.address} ended"))
                 waiting.exception()  # who has stopped waiting misses nothing
         self._asked.clear()
-        told, self._on_gone = self._on_gone, []
-        for one in told:
+        callbacks, self._on_gone = self._on_gone, []
+        for callback in callbacks:
             try:
-                one()
+                callback()
             except Exception:
                 _log.exception("somebody who waited for the end of %s failed", self.address)
 

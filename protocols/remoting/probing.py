@@ -49,8 +49,8 @@ class RemotingProber:
                 async for finding in _look(caller, wish):
                     yield finding
         except (OSError, PeerWireError, EOFError) as error:
-            told = str(error) or type(error).__name__
-            yield Finding("round-trip", Level.PROBLEM, f"the connection broke: {told}")
+            reason = str(error) or type(error).__name__
+            yield Finding("round-trip", Level.PROBLEM, f"the connection broke: {reason}")
 
 
 def make_prober() -> RemotingProber:
@@ -83,13 +83,13 @@ class _Caller:
         self._writer.write(encode_command(Command(code, self._opaque, fields=fields, body=body)))
         async with asyncio.timeout(self._patience_s):
             while True:
-                while (told := self._wire.next_event()) is None:
+                while (command := self._wire.next_event()) is None:
                     data = await self._reader.read(_READ)
                     if not data:
                         raise EOFError("it was closed")
                     self._wire.receive(data)
-                if told.is_response and told.opaque == self._opaque:
-                    return told
+                if command.is_response and command.opaque == self._opaque:
+                    return command
 
 
 async def _look(caller: _Caller, wish: Wish) -> AsyncIterator[Finding]:
@@ -108,7 +108,9 @@ async def _look(caller: _Caller, wish: Wish) -> AsyncIterator[Finding]:
     route = TopicRoute.decode(answer.body)
     queues = sum(queue.write_queues for queue in route.queues)
     yield Finding("route", Level.OK, f"topic {topic} has {queues} queues at {len(route.brokers)} brokers")
-    for address in dict.fromkeys(one for broker in route.brokers for one in broker.addresses.values()):
+    for address in dict.fromkeys(
+        address_of_broker for broker in route.brokers for address_of_broker in broker.addresses.values()
+    ):
         yield await _advertised(address, wish)
     if not wish.write:
         yield Finding("round-trip", Level.SKIPPED, "nothing is written", "leave out --no-write")
@@ -135,8 +137,8 @@ async def _advertised(address: str, wish: Wish) -> Finding:
             f"clients are told to use {address}, not {joined(wish.host, wish.port)}; it answers here",
             f"if that is not meant: {how}",
         )
-    told = f"clients are told to use {address}, which cannot be reached from here: {trouble[0]}"
-    return Finding("advertised", Level.PROBLEM, told, how)
+    sentence = f"clients are told to use {address}, which cannot be reached from here: {trouble[0]}"
+    return Finding("advertised", Level.PROBLEM, sentence, how)
 
 
 async def _round_trip(caller: _Caller, topic: str, broker: str) -> Finding:
@@ -161,9 +163,9 @@ async def _round_trip(caller: _Caller, topic: str, broker: str) -> Finding:
     pulled = await caller.call(RequestCode.PULL_MESSAGE, asked)
     if pulled.code != ResponseCode.SUCCESS:
         return _refused("round-trip", pulled)
-    if [one.body for one in decode_records(pulled.body)] != [began.hex().encode()]:
-        told = f"what was sent is not at offset {offset} of its queue"
-        return Finding("round-trip", Level.PROBLEM, told, "the gateway's log says more")
+    if [record.body for record in decode_records(pulled.body)] != [began.hex().encode()]:
+        sentence = f"what was sent is not at offset {offset} of its queue"
+        return Finding("round-trip", Level.PROBLEM, sentence, "the gateway's log says more")
     taken_ms = (time.monotonic() - began) * 1000
     return Finding("round-trip", Level.OK, f"sent in {sent_ms:.1f} ms; sent and pulled in {taken_ms:.1f} ms")
 

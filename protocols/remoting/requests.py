@@ -56,7 +56,7 @@ class Peer(Protocol):
         """
         ...
 
-    def on_gone(self, told: Callable[[], None]) -> None:
+    def on_gone(self, callback: Callable[[], None]) -> None:
         """Call this once, when the connection is over; at once when it is over already."""
         ...
 

@@ -97,7 +97,7 @@ class Brokers:
         """
         known = await self.known(context)
         if known is not self._numbered and self.have_marks:
-            await self._numbering.refresh([one.name for one in known])
+            await self._numbering.refresh([broker.name for broker in known])
             self._numbered = known
             self._mark()
         return self._latest_marks()
@@ -109,7 +109,7 @@ class Brokers:
 
     def _mark(self) -> None:
         self._numbers = self._numbering.latest
-        names = {one.name for one in self._numbered}
+        names = {broker.name for broker in self._numbered}
         self._marks = Marks(self._numbers, names.pop() if len(names) == 1 else "")
 
     def door(self, context: Context) -> str:
@@ -154,28 +154,32 @@ class RouteHandler:
         if not queues:
             return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
         address = self._house.address(context)
-        named = {one.name: one for one in brokers}
-        told = [
+        named = {broker.name: broker for broker in brokers}
+        data = [
             _broker_data(named.get(queue.broker) or BrokerPlace(_cluster_of(brokers), queue.broker), address)
             for queue in queues
         ]
-        return request.answer(body=TopicRoute(tuple(queues), tuple(told)).encode())
+        return request.answer(body=TopicRoute(tuple(queues), tuple(data)).encode())
 
     async def cluster(self, request: Request) -> Command:
         brokers = await self._brokers.known(request.context)
         address = self._house.address(request.context)
         clusters: dict[str, tuple[str, ...]] = {}
-        for one in brokers:
-            clusters[one.cluster] = (*clusters.get(one.cluster, ()), one.name)
-        told = {one.name: _broker_data(one, address) for one in brokers}
-        return request.answer(body=ClusterInfo(told, clusters).encode())
+        for broker in brokers:
+            clusters[broker.cluster] = (*clusters.get(broker.cluster, ()), broker.name)
+        data = {broker.name: _broker_data(broker, address) for broker in brokers}
+        return request.answer(body=ClusterInfo(data, clusters).encode())
 
     async def topics(self, request: Request) -> Command:
         """All topics by name; as of a name server, those that brokers and clusters have are among them."""
         brokers = await self._brokers.known(request.context)
-        pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
-        found = [topic.name for topic in await self._processor.metadata.topics(request.context)]
-        return request.answer(body=TopicList(tuple(dict.fromkeys((*found, *pseudo)))).encode())
+        pseudo = [
+            TEMPLATE_TOPIC,
+            *[broker.cluster for broker in brokers],
+            *[broker.name for broker in brokers],
+        ]
+        names = [topic.name for topic in await self._processor.metadata.topics(request.context)]
+        return request.answer(body=TopicList(tuple(dict.fromkeys((*names, *pseudo)))).encode())
 
     async def kv_config(self, request: Request) -> Command:
         """None is kept here. Clients ask for the order of topics in this way, and live without."""
@@ -239,23 +243,23 @@ def _made_up(topic: str, brokers: Sequence[BrokerPlace], limits: Limits) -> list
     if topic in _TEMPLATES:
         queues = min(_TEMPLATE_QUEUES, limits.new_topic_queues)
         permission = _ALL | PERM_INHERIT if limits.auto_create_topics else 0
-        return [QueueData(one.name, queues, queues, permission) for one in brokers]
+        return [QueueData(broker.name, queues, queues, permission) for broker in brokers]
     if topic.startswith(RETRY_PREFIX):
         try:
             check_group(topic[len(RETRY_PREFIX) :])
         except BadRequest:
             return []
-        return [QueueData(one.name, 1, 1, _ALL) for one in brokers]
+        return [QueueData(broker.name, 1, 1, _ALL) for broker in brokers]
     return [
-        QueueData(one.name, 1, 1, _ALL)
-        for one in brokers
-        if topic in (one.cluster, one.name, one.cluster + _REPLIES)
+        QueueData(broker.name, 1, 1, _ALL)
+        for broker in brokers
+        if topic in (broker.cluster, broker.name, broker.cluster + _REPLIES)
     ]
 
 
-def _broker_data(one: BrokerPlace, address: str) -> BrokerData:
+def _broker_data(broker: BrokerPlace, address: str) -> BrokerData:
     """All its processes are here; there is a master, also when the name servers know none now."""
-    return BrokerData(one.cluster, one.name, dict.fromkeys((0, *one.numbers), address))
+    return BrokerData(broker.cluster, broker.name, dict.fromkeys((0, *broker.numbers), address))
 
 
 def _cluster_of(brokers: Sequence[BrokerPlace]) -> str:

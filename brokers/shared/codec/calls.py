@@ -48,12 +48,16 @@ class Call(Generic[P, R]):
         """Whether the first argument is the `Context` of a request."""
         if self.asks_for:
             del parameters[0]
-        self._places = sum(one.kind is not inspect.Parameter.KEYWORD_ONLY for one in parameters)
-        self._named = tuple(one.name for one in parameters[self._places :])
-        self._defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+        self._places = sum(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+        self._named = tuple(parameter.name for parameter in parameters[self._places :])
+        self._defaults = {
+            parameter.name: parameter.default
+            for parameter in parameters
+            if parameter.default is not parameter.empty
+        }
         self._arguments = Layout(
             self.name,
-            [(one.name, kind_of(hints[one.name], one.name)) for one in parameters],
+            [(parameter.name, kind_of(hints[parameter.name], parameter.name)) for parameter in parameters],
             take=tuple,
             make=as_tuple,
         )
@@ -65,14 +69,14 @@ class Call(Generic[P, R]):
 
     def write(self, sink: Sink, *args: P.args, **kwargs: P.kwargs) -> None:
         """The request's body. Raises LocalWireError for what cannot be told."""
-        told: tuple[Any, ...] = args
+        values: tuple[Any, ...] = args
         if self.asks_for:
-            CONTEXT.write(sink, told[0])
-            told = told[1:]
+            CONTEXT.write(sink, values[0])
+            values = values[1:]
         if self._named:
-            found = {**self._defaults, **kwargs}
-            told = (*told, *(found[name] for name in self._named))
-        self._arguments.write(sink, told)
+            by_name = {**self._defaults, **kwargs}
+            values = (*values, *(by_name[name] for name in self._named))
+        self._arguments.write(sink, values)
 
     def read(self, source: Source) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, by place and by name. Raises PeerWireError, IllegalFilter."""
@@ -186,5 +190,5 @@ def takes_context(args: tuple[Any, ...]) -> Context | None:
 
 def fingerprint(*others: str) -> str:
     """Of everything that host and guest must say alike: 16 hexadecimal digits."""
-    told = [*(CALLS[code].told for code in sorted(CALLS)), CONTEXT.told, ERROR.told, CHECK.told, *others]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    layouts = [*(CALLS[code].told for code in sorted(CALLS)), CONTEXT.told, ERROR.told, CHECK.told, *others]
+    return hashlib.sha256("\n".join(layouts).encode()).hexdigest()[:16]

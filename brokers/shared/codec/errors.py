@@ -39,12 +39,12 @@ class _Error(Kind[GatewayError]):
     told = f"error({','.join(found.__name__ for found in _CLASSES)};{_FAULT.told})"
 
     def write(self, sink: Sink, value: GatewayError) -> None:
-        known = next(found for found in type(value).__mro__ if found in _PLACES)
+        known = next(entry for entry in type(value).__mro__ if entry in _PLACES)
         carried = vars(value)
         data = {
-            name: found
-            for name, found in carried.items()
-            if name not in _TOLD_APART and isinstance(found, bool | int | float | str | None)
+            name: entry
+            for name, entry in carried.items()
+            if name not in _TOLD_APART and isinstance(entry, bool | int | float | str | None)
         }
         own = ("fault" in carried) | ("retryable" in carried) << 1
         sink.parts.append(bytes((_PLACES[known], own, bool(value.retryable), min(len(data), _MOST_DATA))))

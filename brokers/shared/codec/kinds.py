@@ -136,10 +136,10 @@ class Chosen(Kind[T]):
         self._bytes = {value: bytes((place,)) for place, value in enumerate(values)}
 
     def write(self, sink: Sink, value: T) -> None:
-        found = self._bytes.get(value)
-        if found is None:
+        encoded = self._bytes.get(value)
+        if encoded is None:
             raise LocalWireError(f"{value!r} is none of {self.told}")
-        sink.parts.append(found)
+        sink.parts.append(encoded)
 
     def read(self, source: Source) -> T:
         place = source.take(1)[0]
@@ -167,8 +167,8 @@ class Listed(Kind[Any]):
     def read(self, source: Source) -> Any:
         count = read_count(source)
         read = self._element.read
-        found = [read(source) for _ in range(count)]
-        return found if self._make is list else self._make(found)
+        values = [read(source) for _ in range(count)]
+        return values if self._make is list else self._make(values)
 
 
 class Mapped(Kind[Mapping[Any, Any]]):
@@ -183,9 +183,9 @@ class Mapped(Kind[Mapping[Any, Any]]):
         if len(value) > LONGEST_LIST:
             raise LocalWireError(f"a mapping has {len(value)} entries, {LONGEST_LIST} can be told")
         sink.parts.append(_LENGTH.pack(len(value)))
-        for key, found in value.items():
+        for key, item in value.items():
             self._key.write(sink, key)
-            self._value.write(sink, found)
+            self._value.write(sink, item)
 
     def read(self, source: Source) -> dict[Any, Any]:
         return {self._key.read(source): self._value.read(source) for _ in range(read_count(source))}
@@ -202,7 +202,9 @@ class OneOf(Kind[Any]):
     def write(self, sink: Sink, value: Any) -> None:
         place = self._places.get(type(value))
         if place is None:
-            place = next((at for at, (one, _) in enumerate(self._choices) if isinstance(value, one)), None)
+            place = next(
+                (at for at, (choice, _) in enumerate(self._choices) if isinstance(value, choice)), None
+            )
             if place is None:
                 raise LocalWireError(f"{type(value).__name__} is none of {self.told}")
         sink.parts.append(bytes((place,)))

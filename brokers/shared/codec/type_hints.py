@@ -97,13 +97,13 @@ def _kind_of(hint: Any) -> Kind[Any]:
         return _FILTER
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return OneOf([(_class_of(one), _kind_of(one)) for one in arguments])
+        return OneOf([(_class_of(argument), _kind_of(argument)) for argument in arguments])
     if origin in (list, Sequence):
         return Listed(_kind_of(arguments[0]))
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return Listed(_kind_of(arguments[0]), tuple)
-        named = [(str(at), _kind_of(one)) for at, one in enumerate(arguments)]
+        named = [(str(at), _kind_of(argument)) for at, argument in enumerate(arguments)]
         return Layout("", named, take=tuple, make=as_tuple)
     if origin in (dict, Mapping):
         return Mapped(_kind_of(arguments[0]), _kind_of(arguments[1]))
@@ -119,7 +119,7 @@ def _kind_of(hint: Any) -> Kind[Any]:
 
 def _of_dataclass(kind: type) -> Kind[Any]:
     hints = get_type_hints(kind)
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     if not names:
         raise TypeError(f"{kind.__name__} has no fields")
     get = attrgetter(*names)
@@ -129,9 +129,9 @@ def _of_dataclass(kind: type) -> Kind[Any]:
 
 def _class_of(hint: Any) -> type:
     """What `isinstance` asks for a member of a union."""
-    found = get_origin(hint) or hint
-    if found is None:
+    origin = get_origin(hint) or hint
+    if origin is None:
         return type(None)
-    if not isinstance(found, type):
+    if not isinstance(origin, type):
         raise TypeError(f"{hint!r} cannot be told from others")
-    return found
+    return origin

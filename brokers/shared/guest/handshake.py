@@ -31,8 +31,8 @@ async def meet(channel: Channel, clock: Clock, settings: SharedSettings) -> Host
     """
 
     async def said(code: int, fields: dict[str, str]) -> Command:
-        one = channel.ask(code, fields, b"", clock.monotonic(), settings.hello_s)
-        answer = await one.future
+        request = channel.ask(code, fields, b"", clock.monotonic(), settings.hello_s)
+        answer = await request.future
         if answer.code == DONE:
             return answer
         try:

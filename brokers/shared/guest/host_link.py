@@ -104,9 +104,9 @@ class HostLink:
             except (Unauthenticated, Unsupported, BadRequest) as error:
                 raise BrokerUnavailable(f"the broker at {self.address}: {error.sentence}") from None
             except (GatewayError, OSError) as error:
-                told = error.sentence if isinstance(error, GatewayError) else _reason(error)
+                reason = error.sentence if isinstance(error, GatewayError) else _reason(error)
                 if self._clock.monotonic() >= until:
-                    raise BrokerUnavailable(f"no broker is shared at {self.address}: {told}") from None
+                    raise BrokerUnavailable(f"no broker is shared at {self.address}: {reason}") from None
             await pause(self._clock, rest_s)
             rest_s = min(rest_s * 2, self._settings.reconnect_longest_s)
         self._task = asyncio.get_running_loop().create_task(self._keep(over))
@@ -149,10 +149,10 @@ class HostLink:
         sink = Sink(now)
         try:
             call.write(sink, *args, **kwargs)
-            one = channel.ask(call.code, {}, sink.data(), now, self._patience(args, now))
+            request = channel.ask(call.code, {}, sink.data(), now, self._patience(args, now))
         except LocalWireError as error:
             raise _untold(call, error) from None
-        return self._result(channel, call, await self._answer_to(channel, one), now)
+        return self._result(channel, call, await self._answer_to(channel, request), now)
 
     async def take(
         self,
@@ -172,11 +172,11 @@ class HostLink:
         sink = Sink(now)
         try:
             call.write(sink, *args, **kwargs)
-            one = channel.ask(call.code, {}, sink.data(), now, self._settings.request_timeout_s + wait_s)
+            request = channel.ask(call.code, {}, sink.data(), now, self._settings.request_timeout_s + wait_s)
         except LocalWireError as error:
             raise _untold(call, error) from None
-        on_sent(one.opaque)
-        return self._result(channel, call, await self._answer_to(channel, one), now)
+        on_sent(request.opaque)
+        return self._result(channel, call, await self._answer_to(channel, request), now)
 
     def tell(self, code: int, body: bytes) -> bool:
         """Tell the host something that it does not answer; dropped when it is not there.
@@ -196,11 +196,11 @@ class HostLink:
         channel = self._channel
         if channel is None:
             raise BrokerUnavailable(f"the broker at {self.address} cannot be reached: {self._trouble}")
-        one = channel.ask(code, {}, body, self._clock.monotonic(), self._settings.request_timeout_s)
+        waiting = channel.ask(code, {}, body, self._clock.monotonic(), self._settings.request_timeout_s)
         try:
-            answer = await one.future
+            answer = await waiting.future
         except asyncio.CancelledError:
-            channel.forget(one)
+            channel.forget(waiting)
             raise
         if answer.code != DONE:
             raise decode(ERROR, answer.body)
@@ -230,27 +230,31 @@ class HostLink:
             raise BrokerTimeout(f"the broker at {self.address} spoke nonsense: {nonsense}") from None
         raise error
 
-    async def _answer_to(self, channel: Channel, one: Waiting) -> Command:
+    async def _answer_to(self, channel: Channel, request: Waiting) -> Command:
         try:
-            return await one.future
+            return await request.future
         except asyncio.CancelledError:
-            if one.future.done() and not one.future.cancelled() and one.future.exception() is None:
-                self._on_late(one.future.result())  # it came in the very turn of the cancellation
+            if (
+                request.future.done()
+                and not request.future.cancelled()
+                and request.future.exception() is None
+            ):
+                self._on_late(request.future.result())  # it came in the very turn of the cancellation
             else:
-                self._give_up(channel, one)
+                self._give_up(channel, request)
             raise
         except BrokerTimeout:
-            self._give_up(channel, one)
+            self._give_up(channel, request)
             raise
 
-    def _give_up(self, channel: Channel, one: Waiting) -> None:
+    def _give_up(self, channel: Channel, request: Waiting) -> None:
         """Nobody waits for this answer: the host is told, if it knows of the call at all."""
-        channel.forget(one)
-        if not one.written:
-            self._on_late(Command(CANCELLED, one.opaque))
+        channel.forget(request)
+        if not request.written:
+            self._on_late(Command(CANCELLED, request.opaque))
         elif not channel.over:
             with contextlib.suppress(GatewayError):
-                channel.tell(PortCode.CANCEL, {}, one.opaque.to_bytes(4, "big"))
+                channel.tell(PortCode.CANCEL, {}, request.opaque.to_bytes(4, "big"))
 
     async def _wait_for_host(self) -> Channel:
         """The channel, if it is there again in a moment. Raises BrokerUnavailable."""

@@ -89,9 +89,9 @@ class Members(Facet):
 
     def _tell_of(self, clients: Iterable[ConnectedClient]) -> None:
         rest = iter(clients)
-        while some := tuple(member_of(one) for one in islice(rest, _TOGETHER)):
+        while some := tuple(member_of(member) for member in islice(rest, _TOGETHER)):
             if not self._link.tell(PortCode.MEMBERS_HERE, encode(HERE, some)):
-                self._unsaid.update(dict.fromkeys(one.key for one in some))
+                self._unsaid.update(dict.fromkeys(member.key for member in some))
 
     def _tell_left(self, keys: Iterable[str]) -> None:
         rest = iter(keys)

@@ -201,10 +201,10 @@ def _parts(messages: Sequence[Message], most: int) -> list[Sequence[Message]]:
     part: list[Message] = []
     size = 0
     for message in messages:
-        one = len(message.body) + len(message.properties) + _ENVELOPE
-        if part and size + one > most:
+        message_size = len(message.body) + len(message.properties) + _ENVELOPE
+        if part and size + message_size > most:
             parts.append(part)
             part, size = [], 0
         part.append(message)
-        size += one
+        size += message_size
     return [*parts, part] if part else parts

@@ -78,20 +78,20 @@ class Commands:
         """As `AsksGateways.ask_gateways`. `own`: who answers for the gateway of this process."""
         if code not in ABOUT_CLIENTS:
             raise Unsupported(f"request code {code} at another gateway, which it is not passed on to")
-        told, what = relayed_fields(code, fields), RELAYED[code]
+        passed, command = relayed_fields(code, fields), RELAYED[code]
         if self._open >= MOST_COMMANDS:
             raise TooManyRequests(f"the limit of {MOST_COMMANDS} commands for gateways at a time is reached")
-        of_client = "clientId" in what.fields
+        of_client = "clientId" in command.fields
         if of_client:
-            guests = [guest for guest in guests if guest.has(told.get("clientId", ""))]
-        asks: list[_Ask] = [partial(guest.command, code, told) for guest in guests]
+            guests = [guest for guest in guests if guest.has(passed.get("clientId", ""))]
+        asks: list[_Ask] = [partial(guest.command, code, passed) for guest in guests]
         if own is not None:
-            asks.insert(0, partial(_own_answer, own, code, told))
-        one_round = _Round(self, self._clock, ASK_S if what.slow else LOOK_S, context.deadline)
+            asks.insert(0, partial(_own_answer, own, code, passed))
+        one_round = _Round(self, self._clock, ASK_S if command.slow else LOOK_S, context.deadline)
         self._open += 1
         try:
             if of_client:
-                relayed = await one_round.in_turn(asks, changes=what.changes)
+                relayed = await one_round.in_turn(asks, changes=command.changes)
             else:
                 relayed = await one_round.at_once(asks)
         finally:
@@ -140,10 +140,10 @@ class _Round:
 
         `changes`: until one may have asked it, since clients of two gateways may have one id.
         """
-        found: list[BrokerAnswer | GatewayError] = []
+        answers: list[BrokerAnswer | GatewayError] = []
         for ask in asks:
             answer = await self._answer(ask)
-            found.append(answer)
+            answers.append(answer)
             if isinstance(answer, GatewayError):
                 is_over = changes
             else:
@@ -152,15 +152,15 @@ class _Round:
                 )
             if is_over:
                 break
-        return _relayed(found)
+        return _relayed(answers)
 
     async def _answer(self, ask: _Ask) -> BrokerAnswer | GatewayError:
         try:
             left_s = self._until - self._clock.monotonic()
             if left_s <= 0:
                 raise BrokerTimeout(f"other gateways took all of {self._all_s:g} s to answer")
-            found = await ask(left_s)
-            size = len(encode(ANSWER, found))
+            answer = await ask(left_s)
+            size = len(encode(ANSWER, answer))
             if size > MOST_OF_GATEWAY:
                 raise BrokerUnavailable(f"a gateway answers {size} bytes, the limit is {MOST_OF_GATEWAY}")
             if self.taken + size > MOST_OF_GATEWAYS:
@@ -171,20 +171,20 @@ class _Round:
         except GatewayError as error:
             return error
         self.taken += size
-        return found
+        return answer
 
 
-def _relayed(found: Sequence[BrokerAnswer | BaseException]) -> Relayed:
+def _relayed(outcomes: Sequence[BrokerAnswer | BaseException]) -> Relayed:
     """Raises what is no GatewayError."""
     answers: dict[str, BrokerAnswer] = {}
     failures: dict[str, GatewayError] = {}
-    for place, one in enumerate(found):
-        if isinstance(one, GatewayError):
-            failures[f"gateway-{place}"] = one
-        elif isinstance(one, BaseException):
-            raise one
+    for place, outcome in enumerate(outcomes):
+        if isinstance(outcome, GatewayError):
+            failures[f"gateway-{place}"] = outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
         else:
-            answers[f"gateway-{place}"] = one
+            answers[f"gateway-{place}"] = outcome
     return Relayed(answers, failures)
 
 

@@ -114,11 +114,11 @@ class Guest:
 
     async def _answered(self, code: int, body: bytes, timeout_s: float) -> Command:
         """Raises BrokerUnavailable, BrokerTimeout, BrokerBusy."""
-        one = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
+        request = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
         try:
-            return await one.future
+            return await request.future
         except asyncio.CancelledError:
-            self.channel.forget(one)
+            self.channel.forget(request)
             raise
 
     async def reply(self, client_id: str, message: StoredMessage) -> bool:
@@ -154,8 +154,8 @@ class Guest:
         if not self.proved or self.over:
             return
         try:
-            one = self.channel.ask(PortCode.LEAVING, {}, AT_ONCE, self._house.clock.monotonic(), _HUSH_S)
-            await one.future
+            request = self.channel.ask(PortCode.LEAVING, {}, AT_ONCE, self._house.clock.monotonic(), _HUSH_S)
+            await request.future
         except GatewayError as error:
             _log.info(
                 "the gateway %s did not answer that the host stops: %s", self.serving.name, error.sentence
@@ -265,7 +265,7 @@ class Guest:
         lite = broker.capability(LiteTopics)
         if lite is None:
             return HostState(broker.figures(), ())
-        return HostState(broker.figures(), tuple(lite.lite_subscriptions(one) for one in asked))
+        return HostState(broker.figures(), tuple(lite.lite_subscriptions(name) for name in asked))
 
     def _tell(self, code: int, body: bytes) -> None:
         if self.proved and not self.over:

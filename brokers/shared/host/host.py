@@ -199,7 +199,7 @@ class BrokerHost(AsksGateways):
             taken = await taken
         if taken:
             return True
-        for guest in [one for one in self._guests if one.has(client_id)]:
+        for guest in [candidate for candidate in self._guests if candidate.has(client_id)]:
             if not guest.over and await guest.reply(client_id, message):
                 return True
         return False

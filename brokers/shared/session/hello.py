@@ -73,18 +73,18 @@ def hello_fields(nonce: str, gateway: str = "") -> dict[str, str]:
 
 def check_hello(fields: Mapping[str, str], *, other: str) -> str:
     """The other side's nonce. `other` is what it is to us. Raises Unsupported, BadRequest."""
-    found = {name: fields.get(name, "") for name in ("protocol", "version", "layout", "nonce")}
-    if any(len(value) > _LONGEST_FIELD for value in found.values()):
+    hello = {name: fields.get(name, "") for name in ("protocol", "version", "layout", "nonce")}
+    if any(len(value) > _LONGEST_FIELD for value in hello.values()):
         raise BadRequest(f"the {other} says something that no gateway says")
-    if found["protocol"] != PROTOCOL or found["layout"] != LAYOUT:
-        version = found["version"] or "of an unknown version"
+    if hello["protocol"] != PROTOCOL or hello["layout"] != LAYOUT:
+        version = hello["version"] or "of an unknown version"
         raise Unsupported(
             f"sharing a broker between popgate {__version__} and a {other} that is popgate {version}"
-            f" (layouts {LAYOUT} and {found['layout'] or 'none'}: run the same version on both sides)"
+            f" (layouts {LAYOUT} and {hello['layout'] or 'none'}: run the same version on both sides)"
         )
-    if len(found["nonce"]) < 32:
+    if len(hello["nonce"]) < 32:
         raise BadRequest(f"the {other} made up too little to prove anything by")
-    return found["nonce"]
+    return hello["nonce"]
 
 
 def proof(secret: str, role: str, guest_nonce: str, host_nonce: str) -> str:

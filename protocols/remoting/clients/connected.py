@@ -38,43 +38,43 @@ def consumers_of(handles: Sequence[ClientHandle]) -> ConsumerConnection:
     for handle in handles:
         subscriptions.update(_subscriptions_of(handle))
     for handle in handles:
-        if isinstance(handle, RemotingClient) and (told := handle.consumer) is not None:
+        if isinstance(handle, RemotingClient) and (consumer := handle.consumer) is not None:
             return ConsumerConnection(
-                connections, subscriptions, told.consume_type, told.model, told.start_from
+                connections, subscriptions, consumer.consume_type, consumer.model, consumer.start_from
             )
     pushed = handles[0].kind is ClientKind.PUSH_CONSUMER
     return ConsumerConnection(connections, subscriptions, PASSIVELY if pushed else ACTIVELY)
 
 
-def merged(told: Sequence[ConsumerConnection]) -> ConsumerConnection:
+def merged(reports: Sequence[ConsumerConnection]) -> ConsumerConnection:
     """What several tell of a group, as one; where they differ the first counts."""
     subscriptions: dict[str, SubscriptionData] = {}
-    for each in reversed(told):
+    for each in reversed(reports):
         subscriptions.update(each.subscriptions)
-    return replace(told[0] if told else ConsumerConnection(()), subscriptions=subscriptions)
+    return replace(reports[0] if reports else ConsumerConnection(()), subscriptions=subscriptions)
 
 
-def merged_alike(told: Sequence[ConsumerConnection]) -> ConsumerConnection:
+def merged_alike(reports: Sequence[ConsumerConnection]) -> ConsumerConnection:
     """The same in any order: classic clients say more than others of how a group reads, and count."""
     subscriptions: dict[str, SubscriptionData] = {}
-    for each in told:
-        for topic, one in each.subscriptions.items():
+    for each in reports:
+        for topic, subscription in each.subscriptions.items():
             known = subscriptions.get(topic)
-            if known is None or _age(one) > _age(known):
-                subscriptions[topic] = one
-    first = max(told, key=_said_much, default=ConsumerConnection(()))
+            if known is None or _age(subscription) > _age(known):
+                subscriptions[topic] = subscription
+    first = max(reports, key=_said_much, default=ConsumerConnection(()))
     return replace(first, subscriptions=dict(sorted(subscriptions.items())))
 
 
-def _age(one: SubscriptionData) -> tuple[int, str, str]:
-    return one.version, one.kind, one.expression
+def _age(subscription: SubscriptionData) -> tuple[int, str, str]:
+    return subscription.version, subscription.kind, subscription.expression
 
 
-def _said_much(one: ConsumerConnection) -> tuple[bool, bool, str, str, str]:
+def _said_much(report: ConsumerConnection) -> tuple[bool, bool, str, str, str]:
     """Of clients of other doors the address is not told."""
-    classic = any(each.address for each in one.connections)
-    plain = one.model == CLUSTERING and one.start_from == FROM_LAST
-    return classic, not plain, one.consume_type, one.model, one.start_from
+    classic = any(each.address for each in report.connections)
+    plain = report.model == CLUSTERING and report.start_from == FROM_LAST
+    return classic, not plain, report.consume_type, report.model, report.start_from
 
 
 def producers_of(clients: ClientRegistry, group: str) -> list[Connection]:
@@ -91,17 +91,17 @@ def all_producers(
     `most`: so many are told of, one in several groups in each of them.
     """
     now_s, now_ms = clock.monotonic(), clock.now_ms()
-    found: dict[str, list[tuple[Connection, int]]] = {}
-    told = (
-        (group, one)
-        for one in clients.all()
-        if not one.group
-        for group in ((one.producer_group,) if one.producer_group else sorted(one.topics))
+    producers: dict[str, list[tuple[Connection, int]]] = {}
+    entries = (
+        (group, client)
+        for client in clients.all()
+        if not client.group
+        for group in ((client.producer_group,) if client.producer_group else sorted(client.topics))
     )
-    for group, one in islice(told, most):
-        seen_ms = now_ms - round(max(now_s - clients.last_seen(one.key), 0) * 1000)
-        found.setdefault(group, []).append((connection_of(one), seen_ms))
-    return found
+    for group, client in islice(entries, most):
+        seen_ms = now_ms - round(max(now_s - clients.last_seen(client.key), 0) * 1000)
+        producers.setdefault(group, []).append((connection_of(client), seen_ms))
+    return producers
 
 
 def _subscriptions_of(handle: ClientHandle) -> dict[str, SubscriptionData]:

@@ -100,14 +100,14 @@ class Heartbeats:
         """What a group reads of a topic, as the client of `peer` told it, or any classic one here did."""
         known = self._connections.get(peer) if peer is not None else None
         if known is not None and peer is not None:
-            found = known.subscription(peer.client_id, group, topic)
-            if found is not None:
-                return found
+            cached = known.subscription(peer.client_id, group, topic)
+            if cached is not None:
+                return cached
         newest: SubscriptionData | None = None
         for handle in self._clients.consumers_of(group):
-            told = handle.told.get(topic) if isinstance(handle, RemotingClient) else None
-            if told is not None and (newest is None or told.version > newest.version):
-                newest = told
+            subscription = handle.told.get(topic) if isinstance(handle, RemotingClient) else None
+            if subscription is not None and (newest is None or subscription.version > newest.version):
+                newest = subscription
         return newest
 
     def push_member(self, peer: Peer, group: str) -> RemotingClient | None:
@@ -125,28 +125,28 @@ class Heartbeats:
 
     async def heart_beat(self, request: Request) -> Command:
         """Take in all groups that are right, and refuse the first that is not."""
-        told = heartbeat_in(request.command.body)
+        heartbeat = heartbeat_in(request.command.body)
         connection = self._connection(request.peer)
-        request.peer.client_id = told.client_id
+        request.peer.client_id = heartbeat.client_id
         wrong: list[GatewayError] = []
         unknown = False
-        count = len(told.producer_groups) + len(told.consumers)
+        count = len(heartbeat.producer_groups) + len(heartbeat.consumers)
         if count > MOST_GROUPS:
             raise too_many()
         if len(connection.members) + count > MOST_GROUPS:
             self._expire(connection)
-        for group in dict.fromkeys(told.producer_groups):
+        for group in dict.fromkeys(heartbeat.producer_groups):
             if group != _INNER_PRODUCER:
-                self._take(connection, self._producer(request, told.client_id, group), len(group), wrong)
-        for consumer in told.consumers:
+                self._take(connection, self._producer(request, heartbeat.client_id, group), len(group), wrong)
+        for consumer in heartbeat.consumers:
             try:
                 check_group(consumer.group)
             except GatewayError as error:
                 wrong.append(error)
                 continue
-            key = consumer_key(told.client_id, consumer.group)
+            key = consumer_key(heartbeat.client_id, consumer.group)
             known = connection.members.get(key)
-            if told.without_subscriptions:
+            if heartbeat.without_subscriptions:
                 # What was told before still holds; without that the client is asked to tell it again.
                 before = known.handle.consumer if known is not None else None
                 unknown = unknown or known is None or known.without
@@ -159,11 +159,11 @@ class Heartbeats:
                     consumer.start_from,
                     consumer.unit_mode,
                 )
-            handle = self._consumer(request, told.client_id, consumer)
+            handle = self._consumer(request, heartbeat.client_id, consumer)
             member = self._take(connection, handle, size_of(consumer), wrong)
             if member is None:
                 continue
-            if not told.without_subscriptions:
+            if not heartbeat.without_subscriptions:
                 member.without = False
             elif known is None:
                 member.without = True
@@ -313,7 +313,7 @@ class Heartbeats:
 
     def _consumer(self, request: Request, client_id: str, consumer: ConsumerData) -> RemotingClient:
         peer = request.peer
-        told = {one.topic: one for one in consumer.subscriptions}
+        subscriptions = {subscription.topic: subscription for subscription in consumer.subscriptions}
         return RemotingClient(
             client_id,
             consumer_key(client_id, consumer.group),
@@ -324,8 +324,11 @@ class Heartbeats:
             connection_of(request.context),
             group=consumer.group,
             consumer=consumer,
-            told=told,
-            subscriptions={topic: (filter_kind_of(one.kind), one.expression) for topic, one in told.items()},
-            topics=frozenset(told),
+            told=subscriptions,
+            subscriptions={
+                topic: (filter_kind_of(subscription.kind), subscription.expression)
+                for topic, subscription in subscriptions.items()
+            },
+            topics=frozenset(subscriptions),
             origin=self._origin(request),
         )

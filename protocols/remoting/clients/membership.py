@@ -75,18 +75,21 @@ def heartbeat_in(body: bytes) -> HeartbeatData:
     if len(body) > LARGEST_HEARTBEAT:
         raise BadRequest(f"the heartbeat has {len(body)} bytes, the limit is {LARGEST_HEARTBEAT}")
     try:
-        told = HeartbeatData.decode(body)
+        heartbeat = HeartbeatData.decode(body)
     except PeerWireError as error:
         raise BadRequest(f"the heartbeat cannot be read: {error}") from error
-    if not told.client_id.strip():
+    if not heartbeat.client_id.strip():
         raise BadRequest("the heartbeat names no client id", Fault.CLIENT_ID_REQUIRED)
-    for what, names in (("client id", (told.client_id,)), ("producer group", told.producer_groups)):
+    for subject, names in (
+        ("client id", (heartbeat.client_id,)),
+        ("producer group", heartbeat.producer_groups),
+    ):
         for name in names:
             if not name or len(name) > _LONGEST_NAME or not name.isprintable():
                 raise BadRequest(
-                    f"the {what} {shown(name)} is none: it has 1 to {_LONGEST_NAME} printable characters"
+                    f"the {subject} {shown(name)} is none: it has 1 to {_LONGEST_NAME} printable characters"
                 )
-    return told
+    return heartbeat
 
 
 def too_many() -> TooManyRequests:
@@ -99,9 +102,9 @@ def size_of(consumer: ConsumerData) -> int:
 
 
 def _texts(consumer: ConsumerData) -> Iterator[str]:
-    for one in consumer.subscriptions:
-        yield one.topic
-        yield one.expression
-        yield one.kind
-        yield from one.tags
-        yield from ("00000000" for _ in one.codes)
+    for subscription in consumer.subscriptions:
+        yield subscription.topic
+        yield subscription.expression
+        yield subscription.kind
+        yield from subscription.tags
+        yield from ("00000000" for _ in subscription.codes)

@@ -183,16 +183,16 @@ class RemotingClient:
 
 def peers_of(handles: Iterable[ClientHandle]) -> list[Peer]:
     """The connections of those that are classic clients, each once."""
-    return list(dict.fromkeys(one.peer for one in handles if isinstance(one, RemotingClient)))
+    return list(dict.fromkeys(handle.peer for handle in handles if isinstance(handle, RemotingClient)))
 
 
 def kind_of(consumer: ConsumerData) -> ClientKind:
     return ClientKind.PULL_CONSUMER if consumer.consume_type == ACTIVELY else ClientKind.PUSH_CONSUMER
 
 
-def filter_kind_of(told: str) -> FilterKind:
+def filter_kind_of(name: str) -> FilterKind:
     """What a filter is written in; an unknown kind counts as by tag."""
-    return FilterKind.SQL92 if told == FilterKind.SQL92.value else FilterKind.TAG
+    return FilterKind.SQL92 if name == FilterKind.SQL92.value else FilterKind.TAG
 
 
 def _stack_in(body: bytes) -> str:

@@ -56,16 +56,16 @@ def topic_in(fields: Mapping[str, str], there: TopicConfig | None) -> TopicConfi
     )
 
 
-def fields_of(told: wire.TopicConfig) -> dict[str, str]:
+def fields_of(config: wire.TopicConfig) -> dict[str, str]:
     """A topic out of a list of them, as the fields of a request to make it."""
     return {
-        "topic": told.topic,
-        "readQueueNums": str(told.read_queues),
-        "writeQueueNums": str(told.write_queues),
-        "perm": str(told.perm),
+        "topic": config.topic,
+        "readQueueNums": str(config.read_queues),
+        "writeQueueNums": str(config.write_queues),
+        "perm": str(config.perm),
         "attributes": ",".join(
             key if key.startswith("-") else f"+{key.lstrip('+')}={value}"
-            for key, value in told.attributes.items()
+            for key, value in config.attributes.items()
         ),
     }
 
@@ -85,11 +85,11 @@ def topic_out(config: TopicConfig) -> wire.TopicConfig:
     )
 
 
-def group_in(told: wire.SubscriptionGroupConfig, there: GroupConfig | None) -> GroupConfig:
+def group_in(given: wire.SubscriptionGroupConfig, there: GroupConfig | None) -> GroupConfig:
     """What UPDATE_AND_CREATE_SUBSCRIPTIONGROUP wants a group to be. Raises BadRequest."""
-    config = there or GroupConfig(told.group)
+    config = there or GroupConfig(given.group)
     attributes = dict(config.attributes)
-    for key, value in told.attributes.items():
+    for key, value in given.attributes.items():
         # Tools mark what they set and take away; what another broker told has plain names.
         name = key.lstrip("+-")
         attributes.pop(name, None)
@@ -99,12 +99,12 @@ def group_in(told: wire.SubscriptionGroupConfig, there: GroupConfig | None) -> G
         raise BadRequest(f"a group has at most {_MOST_ATTRIBUTES} attributes")
     return replace(
         config,
-        ordered=told.ordered,
-        max_attempts=max(told.most_retries, 0) + 1,
-        retry=_retry_in(told.retry_policy),
-        consume_timeout_ms=told.consume_timeout_minutes * _MINUTE_MS,
-        start_from=StartFrom.FIRST if told.consume_from_minimum else StartFrom.LAST,
-        consume_enabled=told.consume_enabled,
+        ordered=given.ordered,
+        max_attempts=max(given.most_retries, 0) + 1,
+        retry=_retry_in(given.retry_policy),
+        consume_timeout_ms=given.consume_timeout_minutes * _MINUTE_MS,
+        start_from=StartFrom.FIRST if given.consume_from_minimum else StartFrom.LAST,
+        consume_enabled=given.consume_enabled,
         attributes=attributes,
     )
 
@@ -130,14 +130,14 @@ def _type_of(value: str) -> MessageType:
     return kind
 
 
-def _changes(told: str) -> list[tuple[str, str, str]]:
+def _changes(attributes: str) -> list[tuple[str, str, str]]:
     """Sign, name and value of each entry of "+message.type=FIFO,-other". Raises BadRequest."""
-    if len(told) > _LONGEST_ATTRIBUTES:
+    if len(attributes) > _LONGEST_ATTRIBUTES:
         raise BadRequest(
-            f"the field attributes has {len(told)} characters, the limit is {_LONGEST_ATTRIBUTES}"
+            f"the field attributes has {len(attributes)} characters, the limit is {_LONGEST_ATTRIBUTES}"
         )
     changes = []
-    for entry in told.split(","):
+    for entry in attributes.split(","):
         entry = entry.strip()
         if not entry:
             continue
@@ -150,10 +150,10 @@ def _changes(told: str) -> list[tuple[str, str, str]]:
     return changes
 
 
-def _retry_in(told: wire.RetryPolicy) -> CustomizedRetry | ExponentialRetry:
-    if told.kind == EXPONENTIAL:
-        return ExponentialRetry(told.initial_ms, told.most_ms, float(told.multiplier))
-    return CustomizedRetry(told.delays_ms) if told.delays_ms else CustomizedRetry()
+def _retry_in(policy: wire.RetryPolicy) -> CustomizedRetry | ExponentialRetry:
+    if policy.kind == EXPONENTIAL:
+        return ExponentialRetry(policy.initial_ms, policy.most_ms, float(policy.multiplier))
+    return CustomizedRetry(policy.delays_ms) if policy.delays_ms else CustomizedRetry()
 
 
 def _retry_out(retry: CustomizedRetry | ExponentialRetry) -> wire.RetryPolicy:

@@ -47,7 +47,7 @@ class Marks:
 
     def has_all(self, brokers: set[str]) -> bool:
         """Whether none of them has yet to get a number."""
-        return len(self._names) >= MOST_BROKERS or self._brokers.has_all((one, 0) for one in brokers)
+        return len(self._names) >= MOST_BROKERS or self._brokers.has_all((broker, 0) for broker in brokers)
 
     def has_number(self, broker: str) -> bool:
         """Whether a place can say that it is of this broker."""

@@ -28,7 +28,7 @@ _number = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?(E-?[0-9]{1,2})?").fullmatch
 Producers = Mapping[str, Iterable[tuple[Connection, int]]]
 
 
-def figures_of(told: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def figures_of(by_broker: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Figures of brokers, by the brokers' names: of one as it told them.
 
     Of several the mean where all told numbers, or several numbers in one text; what is the same for all; and
@@ -36,21 +36,21 @@ def figures_of(told: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """
     bounded = {
         broker: {name: _short(value) for name, value in list(figures.items())[:MOST_FIGURES]}
-        for broker, figures in told.items()
+        for broker, figures in by_broker.items()
     }
     if len(bounded) == 1:
         return next(iter(bounded.values()))
-    found: dict[str, str] = {}
+    merged: dict[str, str] = {}
     for name in sorted({name for figures in bounded.values() for name in figures}):
         values = [figures[name] for figures in bounded.values() if name in figures]
         if len(values) < len(bounded):
             continue
-        one = values[0] if len(set(values)) == 1 else _mean(name, values)
-        if one is not None:
-            found[name] = one
+        value_of_all = values[0] if len(set(values)) == 1 else _mean(name, values)
+        if value_of_all is not None:
+            merged[name] = value_of_all
     for broker, figures in bounded.items():
-        found |= {f"{broker}.{name}": value for name, value in figures.items()}
-    return found
+        merged |= {f"{broker}.{name}": value for name, value in figures.items()}
+    return merged
 
 
 def _mean(name: str, values: Sequence[str]) -> str | None:
@@ -72,64 +72,64 @@ def _mean_of(words: Sequence[str]) -> str:
 
 def settings_in(body: bytes) -> dict[str, str]:
     """A broker's settings, without those that may be secret or tell where brokers reach each other."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, equals, value = line.partition("=")
         if equals and name.isascii() and name not in _BEHIND and not _is_secret(name):
-            found[_short(name)] = _short(value)
-            if len(found) >= MOST_FIGURES:
+            settings[_short(name)] = _short(value)
+            if len(settings) >= MOST_FIGURES:
                 break
-    return found
+    return settings
 
 
-def alike(told: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def alike(tables: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """The settings that all brokers have, and have alike."""
-    first, *others = told
-    return {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    first, *others = tables
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
-def mean_rates(told: Sequence[Rates]) -> Rates:
+def mean_rates(rates_of_brokers: Sequence[Rates]) -> Rates:
     """Of at least one broker."""
 
     def mean(of: Callable[[Rates], Rate]) -> Rate:
-        rates = [of(one) for one in told]
+        rates = [of(rate) for rate in rates_of_brokers]
         return Rate(
-            sum(one.total for one in rates) // len(rates),
-            math.fsum(one.per_second for one in rates) / len(rates),
-            math.fsum(one.per_call for one in rates) / len(rates),
+            sum(rate.total for rate in rates) // len(rates),
+            math.fsum(rate.per_second for rate in rates) / len(rates),
+            math.fsum(rate.per_call for rate in rates) / len(rates),
         )
 
-    return Rates(mean(lambda one: one.minute), mean(lambda one: one.hour), mean(lambda one: one.day))
+    return Rates(mean(lambda rate: rate.minute), mean(lambda rate: rate.hour), mean(lambda rate: rate.day))
 
 
 def producers_of(
-    told: Iterable[Producers], *, newest: bool = False
+    reports: Iterable[Producers], *, newest: bool = False
 ) -> dict[str, list[tuple[Connection, int]]]:
     """All groups; of a client that several told of what the first said, and when it was last heard of.
 
     `newest`: what that one said who heard of it last.
     """
-    found: dict[str, dict[str, tuple[Connection, int]]] = {}
-    for producers in told:
+    merged: dict[str, dict[str, tuple[Connection, int]]] = {}
+    for producers in reports:
         for group, clients in producers.items():
-            known = found.setdefault(group, {})
+            known = merged.setdefault(group, {})
             for client, seen_ms in clients:
                 first, last_ms = known.get(client.client_id, (client, seen_ms))
                 if newest and seen_ms > last_ms:
                     first = client
                 known[client.client_id] = first, max(last_ms, seen_ms)
-    return {group: list(known.values()) for group, known in found.items()}
+    return {group: list(known.values()) for group, known in merged.items()}
 
 
-def clients_of(told: Iterable[Iterable[Connection]]) -> list[Connection]:
+def clients_of(reports: Iterable[Iterable[Connection]]) -> list[Connection]:
     """Each once, as the first told of it who knows its address."""
-    found: dict[str, Connection] = {}
-    for connections in told:
-        for one in connections:
-            before = found.get(one.client_id)
-            if before is None or (one.address and not before.address):
-                found[one.client_id] = one
-    return list(found.values())
+    merged: dict[str, Connection] = {}
+    for connections in reports:
+        for connection in connections:
+            before = merged.get(connection.client_id)
+            if before is None or (connection.address and not before.address):
+                merged[connection.client_id] = connection
+    return list(merged.values())
 
 
 def _short(text: str) -> str:

@@ -135,23 +135,23 @@ def message_in(
     block = item.properties
     if len(block) > LONGEST_BLOCK:
         raise PropertiesTooLarge(len(block), LONGEST_BLOCK, "bytes of properties")
-    found = split_properties(block)
-    if len(block) > limits.max_properties_bytes or len(found) > limits.max_properties:
-        _check_sizes(found, limits)
-    unique = found.get(_UNIQ_KEY)
+    properties = split_properties(block)
+    if len(block) > limits.max_properties_bytes or len(properties) > limits.max_properties:
+        _check_sizes(properties, limits)
+    unique = properties.get(_UNIQ_KEY)
     if unique is None:
         message_id = make_message_id()
         block = set_property(block, _UNIQ_KEY, message_id.encode())
     else:
         message_id = unique.decode("utf-8", "replace")
-    keys = found.get(_KEYS)
+    keys = properties.get(_KEYS)
     message = Message(
         topic,
         item.body,
         message_id=message_id,
-        tag=_text(found, _TAGS),
+        tag=_text(properties, _TAGS),
         keys=tuple(key for key in keys.decode("utf-8", "replace").split(" ") if key) if keys else (),
-        message_group=_text(found, _SHARDING_KEY),
+        message_group=_text(properties, _SHARDING_KEY),
         born_ms=head.born_ms or now_ms,
         born_host=born_host,
         sys_flag=head.sys_flag,
@@ -166,15 +166,15 @@ def message_in(
         may_come_again=not head.once or topic.startswith(RETRY_PREFIX),
     )
     if any(timer in block for timer in _TIMERS):
-        message.deliver_at_ms = _deliver_at(found, now_ms)
-    if _is_true(found.get(_TRAN_MSG)) and not (head.reconsumed and message.deliver_at_ms):
+        message.deliver_at_ms = _deliver_at(properties, now_ms)
+    if _is_true(properties.get(_TRAN_MSG)) and not (head.reconsumed and message.deliver_at_ms):
         message.type = MessageType.TRANSACTION
         message.deliver_at_ms = 0
-        message.recovery_ms = _number(found, _IMMUNITY) * 1000
-    if _PRIORITY in found:
-        message.priority = _number(found, _PRIORITY)
-    if _LITE_TOPIC in found:
-        message.lite_topic = _text(found, _LITE_TOPIC)
+        message.recovery_ms = _number(properties, _IMMUNITY) * 1000
+    if _PRIORITY in properties:
+        message.priority = _number(properties, _PRIORITY)
+    if _LITE_TOPIC in properties:
+        message.lite_topic = _text(properties, _LITE_TOPIC)
     return message
 
 
@@ -188,9 +188,9 @@ def items_in(head: Head, body: bytes) -> list[BatchItem]:
         raise BadRequest("the batch has no message", Fault.MESSAGE_CORRUPTED)
     for item in items:
         if any(timer in item.properties for timer in _TIMERS) or b"TRAN_MSG\x01" in item.properties:
-            found = split_properties(item.properties)
+            properties = split_properties(item.properties)
             for name in (_DELAY, _DELIVER_MS, _DELAY_SEC, _DELAY_MS, _TRAN_MSG):
-                if found.get(name, b"0") not in (b"0", b"false"):
+                if properties.get(name, b"0") not in (b"0", b"false"):
                     raise Refused(
                         ResponseCode.MESSAGE_ILLEGAL,
                         f"a message of a batch has the property {name.decode()}, which none may have",
@@ -225,47 +225,47 @@ def _with_shared(shared: Mapping[bytes, bytes], block: bytes) -> bytes:
     )
 
 
-def _deliver_at(found: Mapping[bytes, bytes], now_ms: int) -> int:
+def _deliver_at(properties: Mapping[bytes, bytes], now_ms: int) -> int:
     """When it is due, in wall ms; 0: at once. A level counts before all else (protocol facts 3.9)."""
-    level = _number(found, _DELAY)
+    level = _number(properties, _DELAY)
     if level > 0:
         return now_ms + delay_ms_of(level)
     for name, unit in ((_DELAY_SEC, 1000), (_DELAY_MS, 1)):
-        if name in found:
-            return min(now_ms + _number(found, name) * unit, _LARGEST_LONG)
-    return _number(found, _DELIVER_MS)
+        if name in properties:
+            return min(now_ms + _number(properties, name) * unit, _LARGEST_LONG)
+    return _number(properties, _DELIVER_MS)
 
 
-def _check_sizes(found: Mapping[bytes, bytes], limits: Limits) -> None:
+def _check_sizes(properties: Mapping[bytes, bytes], limits: Limits) -> None:
     """As over gRPC: what the user gave, its tag and its keys."""
-    user = {name: value for name, value in found.items() if name not in _RESERVED}
+    user = {name: value for name, value in properties.items() if name not in _RESERVED}
     if len(user) > limits.max_properties:
         raise PropertiesTooLarge(len(user), limits.max_properties, "user properties")
     size = sum([len(name) + len(value) for name, value in user.items()])
-    size += len(found.get(_TAGS, b"")) + len(found.get(_KEYS, b""))
+    size += len(properties.get(_TAGS, b"")) + len(properties.get(_KEYS, b""))
     if size > limits.max_properties_bytes:
         raise PropertiesTooLarge(
             size, limits.max_properties_bytes, "bytes of user properties, tag and keys together"
         )
 
 
-def _text(found: Mapping[bytes, bytes], name: bytes) -> str:
-    return found.get(name, b"").decode("utf-8", "replace")
+def _text(properties: Mapping[bytes, bytes], name: bytes) -> str:
+    return properties.get(name, b"").decode("utf-8", "replace")
 
 
 def _is_true(value: bytes | None) -> bool:
     return value is not None and value.lower() == b"true"
 
 
-def _number(found: Mapping[bytes, bytes], name: bytes) -> int:
+def _number(properties: Mapping[bytes, bytes], name: bytes) -> int:
     """A whole number from 0 on; below it is 0. Raises BadRequest."""
-    value = found.get(name)
+    value = properties.get(name)
     if value is None:
         return 0
     digits = value[1:] if value[:1] in (b"-", b"+") else value
     if not digits.isdigit() or len(digits) > 19:
-        told = shown(value.decode("utf-8", "replace"))
+        text = shown(value.decode("utf-8", "replace"))
         raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL, f"the property {name.decode()} is no whole number: {told}"
+            ResponseCode.MESSAGE_ILLEGAL, f"the property {name.decode()} is no whole number: {text}"
         )
     return min(max(int(value), 0), _LARGEST_LONG)

@@ -11,13 +11,17 @@ from processors.requests import Pull
 
 
 async def standing_of(
-    processor: MessagingProcessor, context: Context, topic: str, one: Progress
+    processor: MessagingProcessor, context: Context, topic: str, progress: Progress
 ) -> QueueStanding:
     """With the time of the message that was consumed last."""
     last_ms = await stored_ms(
-        processor, context, (topic, one.broker, one.queue_id), one.bounds, one.committed - 1
+        processor,
+        context,
+        (topic, progress.broker, progress.queue_id),
+        progress.bounds,
+        progress.committed - 1,
     )
-    return QueueStanding(one.bounds.maximum, one.committed, one.frontier, last_ms)
+    return QueueStanding(progress.bounds.maximum, progress.committed, progress.frontier, last_ms)
 
 
 async def stored_ms(

@@ -46,13 +46,13 @@ def pack_batch(
     born_ms = head.born_ms or now_ms
     host = f"{BORN_HOST}\x01{born_host}\x02" if born_host else ""
     birth = f"{host}{BORN_TIMESTAMP}\x01{born_ms}\x02".encode()
-    found = _places(head, body, limits, LONGEST_IN_BATCH - len(birth) - 1)
-    if found is None:
+    places = _places(head, body, limits, LONGEST_IN_BATCH - len(birth) - 1)
+    if places is None:
         return None
-    first_message_id = _only(found[0][4], b"UNIQ_KEY\x01")
+    first_message_id = _only(places[0][4], b"UNIQ_KEY\x01")
     parts: list[bytes] = []
     body_bytes = 0
-    for start, length_at, stop, _, block in found:
+    for start, length_at, stop, _, block in places:
         if not _has_id(block):
             return None
         added = birth if block[-1] == 2 else b"\x02" + birth
@@ -66,7 +66,7 @@ def pack_batch(
         )
         body_bytes += length_at - start
     data = b"".join(parts)
-    count = len(found)
+    count = len(places)
     if not first_message_id or len(data) > MOST_BYTES:
         return None
     batch = Batch(
@@ -87,11 +87,11 @@ def pack_messages(
     head: Head, body: bytes, *, topic: str, born_host: str, now_ms: int, limits: Limits
 ) -> PackedMessages | None:
     """The messages in `body`, as they are stored; None as `pack_batch`, and for an id that is no text."""
-    found = _places(head, body, limits, LONGEST_IN_BATCH)
-    if found is None:
+    places = _places(head, body, limits, LONGEST_IN_BATCH)
+    if places is None:
         return None
     ids, keys = [], []
-    for *_, block in found:
+    for *_, block in places:
         message_id = _only(block, b"UNIQ_KEY\x01")
         if not message_id:
             return None
@@ -100,7 +100,7 @@ def pack_messages(
         if named is None:
             return None
         keys.append(named)
-    count = len(found)
+    count = len(places)
     try:
         message_ids = b"\x02".join(ids).decode().split("\x02")
     except UnicodeDecodeError:
@@ -108,9 +108,9 @@ def pack_messages(
     return PackedMessages(
         topic,
         message_ids,
-        [body[start + _HEAD.size : length_at] for start, length_at, *_ in found],
-        [block for *_, block in found],
-        [flag for *_, flag, _ in found],
+        [body[start + _HEAD.size : length_at] for start, length_at, *_ in places],
+        [block for *_, block in places],
+        [flag for *_, flag, _ in places],
         head.sys_flag,
         head.group,
         [(head.born_ms or now_ms, born_host)] * count,
@@ -134,7 +134,7 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> list[_Plac
     most = min(limits.max_messages_per_send, MOST_MESSAGES)
     # What is nowhere in the batch is in none of its messages.
     may_be_special, may_wait = _may_be_special(body), b"WAIT\x01" in body
-    found: list[_Place] = []
+    places: list[_Place] = []
     at, end = 0, len(body)
     while at < end:
         if end - at < _SMALLEST:
@@ -152,12 +152,12 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> list[_Plac
             or block.count(b"\x01") > most_properties
             or (may_be_special and _may_be_special(block))
             or (may_wait and _waits_not(block))
-            or len(found) == most
+            or len(places) == most
         ):
             return None
-        found.append((at, length_at, stop, flag, block))
+        places.append((at, length_at, stop, flag, block))
         at = stop
-    return found or None
+    return places or None
 
 
 def _only(block: bytes, name: bytes) -> bytes | None:

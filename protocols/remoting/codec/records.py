@@ -58,21 +58,23 @@ def encode_numbered(
     return b"".join(
         [
             encode_record(
-                one.topic.encode(),
+                message.topic.encode(),
                 queue_id,
                 number,
-                one.commit_offset if marks is None else marks.marked(one.broker, one.commit_offset),
-                one.body,
-                one.properties,
-                one.sys_flag,
-                one.flag,
-                one.born_ms,
-                pack_host(one.born_host),
-                one.store_ms,
+                message.commit_offset
+                if marks is None
+                else marks.marked(message.broker, message.commit_offset),
+                message.body,
+                message.properties,
+                message.sys_flag,
+                message.flag,
+                message.born_ms,
+                pack_host(message.born_host),
+                message.store_ms,
                 host,
-                max(one.attempt - 1, 0),
+                max(message.attempt - 1, 0),
             )
-            for one, number in zip(messages, numbers, strict=True)
+            for message, number in zip(messages, numbers, strict=True)
         ]
     )
 

@@ -110,12 +110,12 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
         header = self._header
         try:
             header.receive(self._read[:nbytes])
-            told = header.next_event()
-            if told is None:
+            proxied = header.next_event()
+            if proxied is None:
                 return
             self._header = None
-            self._is_for(told)
-            if not self._host.on_told(self, told.peer):
+            self._is_for(proxied)
+            if not self._host.on_told(self, proxied.peer):
                 self.cut()
                 return
             if rest := header.rest():
@@ -126,16 +126,16 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
         except PeerWireError as error:
             self.on_nonsense(error)
 
-    def begin(self, told: Proxied) -> None:
+    def begin(self, proxied: Proxied) -> None:
         """The header has been read by somebody else, before it was open."""
         self._header = None
-        self._proxied = told
+        self._proxied = proxied
 
-    def _is_for(self, told: Proxied) -> None:
-        if told.peer is not None:
-            self.peer.address = joined(*told.peer)
-        if told.local is not None:
-            self.local = joined(*told.local)
+    def _is_for(self, proxied: Proxied) -> None:
+        if proxied.peer is not None:
+            self.peer.address = joined(*proxied.peer)
+        if proxied.local is not None:
+            self.local = joined(*proxied.local)
 
     def _mind_unfinished(self) -> None:
         unfinished = self.wire.unfinished

@@ -259,7 +259,7 @@ class RemotingServer:
     def on_unfinished(self, connection: RemotingConnection, more: int) -> None:
         self._unfinished += more
         if self._unfinished > MOST_UNFINISHED:
-            self._break_off(max(self.connections, key=lambda one: one.unfinished), "holding")
+            self._break_off(max(self.connections, key=lambda candidate: candidate.unfinished), "holding")
 
     def turns_away(self, command: Command) -> bool:
         return self._draining and command.version > V5_3_1 and not command.is_oneway

@@ -78,8 +78,8 @@ class WriteQueue:
         parts: list[bytes] = []
         size = 0
         while out and size < _AT_ONCE:
-            data, request, told = out.popleft()
-            self._told -= told
+            data, request, counted = out.popleft()
+            self._told -= counted
             if request is not None:
                 release(request)
             size += len(data)

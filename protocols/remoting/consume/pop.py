@@ -163,12 +163,12 @@ class PopHandler:
             )
         except IllegalReceipt as error:
             return _refused(request, error)
-        told = parse_receipt(changed)
+        changed_receipt = parse_receipt(changed)
         return request.answer(
             {
-                "popTime": str(told.pop_ms),
-                "invisibleTime": str(told.invisible_ms),
-                "reviveQid": str(told.revive_queue),
+                "popTime": str(changed_receipt.pop_ms),
+                "invisibleTime": str(changed_receipt.invisible_ms),
+                "reviveQid": str(changed_receipt.revive_queue),
             }
         )
 
@@ -180,10 +180,10 @@ class PopHandler:
             request.context, topic, group, self._wait_s(fields)
         )
         try:
-            found = await self._polls.wait(looking)
+            has_message = await self._polls.wait(looking)
         except TooManyRequests:
             return request.answer({"hasMsg": "false", "pollingFull": "true"})
-        return request.answer({"hasMsg": "true" if found else "false", "pollingFull": "false"})
+        return request.answer({"hasMsg": "true" if has_message else "false", "pollingFull": "false"})
 
     async def polling(self, request: Request) -> Command:
         """How many pops wait."""
@@ -251,9 +251,9 @@ def topic_popped(topic: str, group: str, receipt: Receipt) -> str:
 
 def _by_reader(broker: str, acks: Iterable[BatchAck]) -> dict[tuple[str, str], list[str]]:
     """The handles, by topic and group."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_reader: dict[tuple[str, str], list[str]] = {}
     for ack in acks:
-        handles = found.setdefault((check_topic(ack.topic), check_group(ack.group)), [])
+        handles = by_reader.setdefault((check_topic(ack.topic), check_group(ack.group)), [])
         for offset in ack.offsets:
             receipt = Receipt(
                 ack.start,
@@ -266,7 +266,7 @@ def _by_reader(broker: str, acks: Iterable[BatchAck]) -> dict[tuple[str, str], l
                 offset,
             )
             handles.append(receipt.encode())
-    return found
+    return by_reader
 
 
 def _refused(request: Request, error: GatewayError) -> Command:

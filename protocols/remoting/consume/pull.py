@@ -256,13 +256,13 @@ class PullHandler:
 _MOVED: Final = {False: "OFFSET_TOO_SMALL", True: "OFFSET_OVERFLOW_BADLY"}
 
 
-def kind_of(told: str) -> FilterKind:
+def kind_of(name: str) -> FilterKind:
     """What a filter is written in; none told means by tag. Raises Refused."""
-    if told in ("", FilterKind.TAG.value):
+    if name in ("", FilterKind.TAG.value):
         return FilterKind.TAG
-    if told != FilterKind.SQL92.value:
+    if name != FilterKind.SQL92.value:
         raise Refused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"filters of the type {shown(told)} are not known"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"filters of the type {shown(name)} are not known"
         )
     return FilterKind.SQL92
 

@@ -49,7 +49,7 @@ class QueueAssignmentHandler:
             asked.strategy,
             broadcast=asked.model == BROADCASTING,
         )
-        if any(one.popped for one in assigned):
+        if any(queue.popped for queue in assigned):
             # It asks before it pops, and is known as one that does from the beginning.
             self._processor.mapped_groups.told(consumer_key(asked.client_id, asked.group), Reading.NEUTRAL)
         elif assigned:
@@ -57,9 +57,9 @@ class QueueAssignmentHandler:
         return request.answer(
             body=encode_assignments(
                 Assignment(
-                    MessageQueue(asked.topic, one.broker, one.queue_id), "POP" if one.popped else "PULL"
+                    MessageQueue(asked.topic, queue.broker, queue.queue_id), "POP" if queue.popped else "PULL"
                 )
-                for one in assigned
+                for queue in assigned
             )
         )
 

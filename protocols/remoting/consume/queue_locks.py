@@ -31,7 +31,7 @@ class QueueLockHandler:
     async def lock(self, request: Request) -> Command:
         """Those of the queues that the client has now."""
         locks = _locks_in(request)
-        named = [(one.topic, one.broker, one.queue_id) for one in locks.queues]
+        named = [(queue.topic, queue.broker, queue.queue_id) for queue in locks.queues]
         held = await self._processor.classic.lock(request.context, locks.group, locks.client_id, named)
         # Before it is answered, and so before it pulls: it wants them in their order.
         self._processor.mapped_groups.told(consumer_key(locks.client_id, locks.group), Reading.TRUE_PULL)
@@ -39,7 +39,7 @@ class QueueLockHandler:
 
     async def unlock(self, request: Request) -> Command:
         locks = _locks_in(request)
-        named = [(one.topic, one.broker, one.queue_id) for one in locks.queues]
+        named = [(queue.topic, queue.broker, queue.queue_id) for queue in locks.queues]
         await self._processor.classic.unlock(request.context, locks.group, locks.client_id, named)
         return request.answer()
 

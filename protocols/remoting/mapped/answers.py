@@ -23,8 +23,8 @@ def key_of(asked: Pull) -> QueueKey:
 def fitting(messages: Sequence[StoredMessage]) -> int:
     """How many go into one frame, at least one."""
     size = 0
-    for count, one in enumerate(messages):
-        size += len(one.body) + len(one.properties) + len(one.topic) * 4 + 128
+    for count, message in enumerate(messages):
+        size += len(message.body) + len(message.properties) + len(message.topic) * 4 + 128
         if size > MOST_BYTES and count:
             return count
     return len(messages)

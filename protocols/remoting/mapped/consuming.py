@@ -171,7 +171,10 @@ class Mapped(Deciding):
             return nothing(request, queue, begins)
         until = surely_held_until(now, self._clock.monotonic(), HOLD_MS)
         taken = queue.take(
-            [(one.receipt, one.broker, one.commit_offset, one.attempt) for one in messages],
+            [
+                (message.receipt, message.broker, message.commit_offset, message.attempt)
+                for message in messages
+            ],
             self._clock.monotonic(),
             until,
         )
@@ -236,10 +239,10 @@ class Mapped(Deciding):
             if fits < len(taken):
                 self._lose(connection, taken[fits:], UNREAD)
                 messages, taken = messages[:fits], taken[:fits]
-            numbers = [one.number for one in taken]
-            told = request.as_told(messages)
-            queue_id = queue.key.queue_id if request.told is None else told[0].queue_id
-            body = encode_numbered(told, numbers, queue_id, origin)
+            numbers = [held.number for held in taken]
+            translated = request.as_told(messages)
+            queue_id = queue.key.queue_id if request.told is None else translated[0].queue_id
+            body = encode_numbered(translated, numbers, queue_id, origin)
         except Exception:
             self._lose(connection, taken, UNREAD)
             raise
@@ -296,18 +299,18 @@ class Mapped(Deciding):
         """
         async with self.resets.under_way(group, topic):
             held = [
-                (connection, one)
+                (connection, delivery)
                 for connection in self._connections.values()
                 for queue in connection.of_group(group)
                 if queue.key.topic == topic
                 and (queues is None or (queue.key.broker, queue.key.queue_id) in queues)
                 and not reads_apart(self._processor, queue.key)
-                for one in queue.held.values()
+                for delivery in queue.held.values()
             ]
             yield
-            for connection, one in held:
-                if one.queue.drop(one, Fate.FINISHED):
-                    self._ending.acknowledge(connection, (one,))
+            for connection, delivery in held:
+                if delivery.queue.drop(delivery, Fate.FINISHED):
+                    self._ending.acknowledge(connection, (delivery,))
 
     async def commit_number(
         self, request: Request, group: str, topic: str, queue_id: int, number: int, *, broker: str = ""
@@ -377,5 +380,5 @@ class Mapped(Deciding):
 
     def _lose(self, connection: ConnectionHoldings, taken: Sequence[Held], cause: str) -> None:
         """These never reached their client."""
-        lost = [one for one in taken if one.queue.drop(one, Fate.FREED)]
+        lost = [delivery for delivery in taken if delivery.queue.drop(delivery, Fate.FREED)]
         self._ending.give_back(connection, lost, cause)

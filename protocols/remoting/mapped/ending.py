@@ -56,15 +56,15 @@ class Ending:
 
     def acknowledge(self, connection: ConnectionHoldings, done: Sequence[Held]) -> None:
         """Their client has finished these."""
-        for one in done:
-            self._index.drop(one)
-            one.queue.ending[one.number] = one
+        for delivery in done:
+            self._index.drop(delivery)
+            delivery.queue.ending[delivery.number] = delivery
         self._put(self._finished, connection, done)
 
     def give_back(self, connection: ConnectionHoldings, freed: Sequence[Held], cause: str) -> None:
         """Nobody has these any more."""
-        for one in freed:
-            self._index.drop(one)
+        for delivery in freed:
+            self._index.drop(delivery)
         if freed:
             self.given_back[cause] += len(freed)
         self._put(self._freed, connection, freed)
@@ -72,10 +72,10 @@ class Ending:
     async def settled(self, queue: QueueHoldings, number: int) -> None:
         """Wait until all below is acknowledged. Raises BrokerUnavailable: it could not be, yet."""
         while True:
-            below = [one for at, one in queue.ending.items() if at < number]
+            below = [delivery for at, delivery in queue.ending.items() if at < number]
             if not below:
                 return
-            if any(one.failed for one in below):
+            if any(delivery.failed for delivery in below):
                 raise BrokerUnavailable(
                     f"{len(below)} messages cannot be acknowledged for group {queue.key.group} now,"
                     " which is tried again"
@@ -91,20 +91,20 @@ class Ending:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def settle(self, one: Held) -> None:
+    def settle(self, delivery: Held) -> None:
         """Nothing is to be done with it any more: something else became of it."""
-        self._index.drop(one)
-        one.queue.drop(one, Fate.GONE)
-        one.fate = Fate.GONE
-        if one.queue.ending.pop(one.number, None) is not None:
-            _wake(one.queue)
+        self._index.drop(delivery)
+        delivery.queue.drop(delivery, Fate.GONE)
+        delivery.fate = Fate.GONE
+        if delivery.queue.ending.pop(delivery.number, None) is not None:
+            _wake(delivery.queue)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _put(self, parts: Parts, connection: ConnectionHoldings, held: Iterable[Held]) -> None:
-        for one in held:
-            key = one.queue.key
-            parts.setdefault((connection, key.group, key.topic), []).append(one)
+        for delivery in held:
+            key = delivery.queue.key
+            parts.setdefault((connection, key.group, key.topic), []).append(delivery)
         if parts and not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -120,15 +120,15 @@ class Ending:
 
     def _begin(self, held: list[Held], work: Work) -> None:
         """What something is asked about right now waits for that: its receipt may change."""
-        free = [one for one in held if one.asked is None]
+        free = [delivery for delivery in held if delivery.asked is None]
         if free:
             self._spawn(work(free))
         if len(free) < len(held):
-            self._spawn(self._later([one for one in held if one.asked is not None], work))
+            self._spawn(self._later([delivery for delivery in held if delivery.asked is not None], work))
 
     async def _later(self, held: list[Held], work: Work) -> None:
         await unasked(held)
-        held = [one for one in held if one.fate is not Fate.GONE]
+        held = [delivery for delivery in held if delivery.fate is not Fate.GONE]
         if held:
             await work(held)
 
@@ -140,7 +140,7 @@ class Ending:
             with_asked(part)
             try:
                 results = await self._processor.ack(
-                    connection.context, topic, group, [one.receipt for one in part]
+                    connection.context, topic, group, [delivery.receipt for delivery in part]
                 )
             except GatewayError as error:
                 results = [error] * len(part)
@@ -156,20 +156,20 @@ class Ending:
     ) -> None:
         now = self._clock.monotonic()
         again: list[Held] = []
-        for one, result in zip(part, results, strict=True):
-            if result is not None and result.retryable and now + _AGAIN_S < one.until:
-                one.failed = True
-                again.append(one)
+        for delivery, result in zip(part, results, strict=True):
+            if result is not None and result.retryable and now + _AGAIN_S < delivery.until:
+                delivery.failed = True
+                again.append(delivery)
             else:
                 # Done, or its handle is worth nothing any more: then it was finished, or comes again.
-                one.fate = Fate.GONE
-                one.queue.ending.pop(one.number, None)
-        for queue in {id(one.queue): one.queue for one in part}.values():
+                delivery.fate = Fate.GONE
+                delivery.queue.ending.pop(delivery.number, None)
+        for queue in {id(delivery.queue): delivery.queue for delivery in part}.values():
             _wake(queue)
         if again:
-            for one in again:
-                key = one.queue.key
-                self._again.setdefault((connection, key.group, key.topic), []).append(one)
+            for delivery in again:
+                key = delivery.queue.key
+                self._again.setdefault((connection, key.group, key.topic), []).append(delivery)
             if self._timer is None:
                 self._timer = self._clock.call_later(_AGAIN_S, self._retry)
 
@@ -177,14 +177,14 @@ class Ending:
         self._timer = None
         again, self._again = self._again, {}
         for (connection, _, _), held in again.items():
-            for one in held:
-                one.failed = False
+            for delivery in held:
+                delivery.failed = False
             self._put(self._finished, connection, held)
 
     async def _free(self, connection: ConnectionHoldings, group: str, topic: str, held: list[Held]) -> None:
-        receipts = [one.receipt for one in held]
-        for one in held:
-            one.fate = Fate.GONE
+        receipts = [delivery.receipt for delivery in held]
+        for delivery in held:
+            delivery.fate = Fate.GONE
         await self._processor.settlement.free_held(connection.context, topic, group, receipts)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -209,19 +209,19 @@ def _wake(queue: QueueHoldings) -> None:
 def with_asked(held: Collection[Held]) -> None:
     """Something is asked about these from now on."""
     over = asyncio.get_running_loop().create_future()
-    for one in held:
-        one.asked = over
+    for delivery in held:
+        delivery.asked = over
 
 
 def answered(held: Collection[Held]) -> None:
     """That is over."""
-    for one in held:
-        over, one.asked = one.asked, None
+    for delivery in held:
+        over, delivery.asked = delivery.asked, None
         if over is not None and not over.done():
             over.set_result(None)
 
 
 async def unasked(held: Iterable[Held]) -> None:
     """Wait until nothing is asked about any of them."""
-    while waits := {one.asked for one in held if one.asked is not None}:
+    while waits := {delivery.asked for delivery in held if delivery.asked is not None}:
         await asyncio.wait(waits)

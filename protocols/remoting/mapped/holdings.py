@@ -31,24 +31,24 @@ class ConnectionHoldings:
 
     def queue(self, key: QueueKey) -> QueueHoldings | None:
         """Of this key, made when it is not there; None: there are too many."""
-        found = self.queues.get(key)
-        if found is None:
+        queue = self.queues.get(key)
+        if queue is None:
             if len(self.queues) >= MOST_QUEUES and not self._make_room():
                 return None
-            found = self.queues[key] = QueueHoldings(key)
-            self._groups.setdefault(key.group, {})[key] = found
-        return found
+            queue = self.queues[key] = QueueHoldings(key)
+            self._groups.setdefault(key.group, {})[key] = queue
+        return queue
 
     def find(self, group: str, topic: str, queue_id: int, broker: str) -> QueueHoldings | None:
         """Without a broker the only one that is read here."""
         if broker:
             return self.queues.get(QueueKey(group, topic, broker, queue_id))
-        found = [
-            one
-            for key, one in self._groups.get(group, {}).items()
+        queues = [
+            queue
+            for key, queue in self._groups.get(group, {}).items()
             if (key.topic, key.queue_id) == (topic, queue_id)
         ]
-        return found[0] if len(found) == 1 else None
+        return queues[0] if len(queues) == 1 else None
 
     def of_group(self, group: str) -> list[QueueHoldings]:
         return list(self._groups.get(group, {}).values())
@@ -60,7 +60,7 @@ class ConnectionHoldings:
 
     def _make_room(self) -> bool:
         """Numbers that begin anew are higher than those forgotten: `offsets.beginning`."""
-        idle = [key for key, one in self.queues.items() if not one.held and one.waits is None]
+        idle = [key for key, queue in self.queues.items() if not queue.held and queue.waits is None]
         for key in idle:
             del self.queues[key]
             of_group = self._groups[key.group]
@@ -86,15 +86,17 @@ class PlaceIndex:
 
     def add(self, connection: ConnectionHoldings, taken: Sequence[Held]) -> None:
         self.held += len(taken)
-        for one in taken:
-            self._at.setdefault((one.queue.key.group, one.physical), []).append((connection, one))
+        for delivery in taken:
+            self._at.setdefault((delivery.queue.key.group, delivery.physical), []).append(
+                (connection, delivery)
+            )
 
-    def drop(self, one: Held) -> None:
-        place = one.queue.key.group, one.physical
+    def drop(self, delivery: Held) -> None:
+        place = delivery.queue.key.group, delivery.physical
         known = self._at.get(place)
         if known is None:
             return
-        left = [pair for pair in known if pair[1] is not one]
+        left = [pair for pair in known if pair[1] is not delivery]
         self.held -= len(known) - len(left)
         if left:
             self._at[place] = left
@@ -105,14 +107,14 @@ class PlaceIndex:
         self, group: str, broker: str, physical: int, connection: ConnectionHoldings | None
     ) -> tuple[ConnectionHoldings, Held] | None:
         """The newest there, sooner on this connection. Where no broker is named there must be no doubt."""
-        found = [
+        pairs = [
             pair
             for pair in self._at.get((group, physical), ())
             if broker in ("", pair[1].broker) and pair[1].fate is Fate.HELD
         ]
-        if not found or len({one.broker for _, one in found}) > 1:
+        if not pairs or len({delivery.broker for _, delivery in pairs}) > 1:
             return None
-        return max(found, key=lambda pair: (pair[0] is connection, pair[1].delivered))
+        return max(pairs, key=lambda pair: (pair[0] is connection, pair[1].delivered))
 
 
 def all_held(connections: Iterable[ConnectionHoldings]) -> Iterator[Held]:

@@ -171,13 +171,13 @@ class QueueHoldings:
             return []
         self.committed = number
         done: list[Held] = []
-        for at, one in self.held.items():
+        for at, delivery in self.held.items():
             if at >= number:
                 break
-            done.append(one)
-        for one in done:
-            del self.held[one.number]
-            one.fate = Fate.FINISHED
+            done.append(delivery)
+        for delivery in done:
+            del self.held[delivery.number]
+            delivery.fate = Fate.FINISHED
         return done
 
     def take(
@@ -189,18 +189,18 @@ class QueueHoldings:
         """Number messages, each told as receipt, broker, physical offset and attempt."""
         taken: list[Held] = []
         for receipt, broker, physical, attempt in messages:
-            one = Held(self, self.next, receipt, broker, physical, attempt, delivered, until)
-            self.held[one.number] = one
+            delivery = Held(self, self.next, receipt, broker, physical, attempt, delivered, until)
+            self.held[delivery.number] = delivery
             self.next += 1
-            taken.append(one)
+            taken.append(delivery)
         return taken
 
-    def drop(self, one: Held, fate: Fate) -> bool:
+    def drop(self, delivery: Held, fate: Fate) -> bool:
         """It is held no longer. False: it was not, somebody else saw to it."""
-        if self.held.get(one.number) is not one:
+        if self.held.get(delivery.number) is not delivery:
             return False
-        del self.held[one.number]
-        one.fate = fate
+        del self.held[delivery.number]
+        delivery.fate = fate
         return True
 
     def free_all(self) -> list[Held]:
@@ -238,9 +238,9 @@ class QueueHoldings:
                 break
             freed.append(self.held[at])
         freed.reverse()
-        for one in freed:
-            del self.held[one.number]
-            one.fate = Fate.FREED
+        for delivery in freed:
+            del self.held[delivery.number]
+            delivery.fate = Fate.FREED
         return freed
 
     def _forget(self, second: int) -> None:

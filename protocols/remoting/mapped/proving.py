@@ -68,7 +68,7 @@ class Proofs:
         if key in seen.asked or is_virtual(offset) or now - since >= LOCKING_S:
             seen.proven.add(group)
             seen.pulls.pop(group, None)
-            seen.asked = {one for one in seen.asked if one.group != group}
+            seen.asked = {asked_key for asked_key in seen.asked if asked_key.group != group}
             self._groups.told(consumer_key(peer.client_id, group), Reading.CONCURRENT)
 
     def left(self, peer: Peer, group: str) -> None:

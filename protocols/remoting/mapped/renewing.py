@@ -104,11 +104,11 @@ class Renewing:
 
     def _look(self, batch: Batch, now: float) -> None:
         kept: list[Held] = []
-        for one in batch.held():
-            if now >= one.until and one.asked is None:
-                self._forget(one)
+        for delivery in batch.held():
+            if now >= delivery.until and delivery.asked is None:
+                self._forget(delivery)
             else:
-                kept.append(one)
+                kept.append(delivery)
         if not kept:
             return
         there = not batch.connection.gone and now - kept[0].queue.heard < HEARD_S
@@ -127,11 +127,15 @@ class Renewing:
         failed = False
         held = batch.held()
         for at in range(0, len(held), _AT_ONCE):
-            part = [one for one in held[at : at + _AT_ONCE] if one.fate is Fate.HELD and not one.asked]
+            part = [
+                delivery
+                for delivery in held[at : at + _AT_ONCE]
+                if delivery.fate is Fate.HELD and not delivery.asked
+            ]
             failed |= await self._renew_some(batch.connection, part)
         if held := batch.held():
             now = self._clock.monotonic()
-            first = min(one.until for one in held)
+            first = min(delivery.until for delivery in held)
             batch.at = now + _AGAIN_S if failed else max(first - _AHEAD_S, now + _AGAIN_S)
             self._push(batch)
 
@@ -145,23 +149,27 @@ class Renewing:
             outcomes = await asyncio.gather(
                 *(
                     self._processor.change_invisible(
-                        connection.context, one.queue.key.topic, one.queue.key.group, one.receipt, HOLD_MS
+                        connection.context,
+                        delivery.queue.key.topic,
+                        delivery.queue.key.group,
+                        delivery.receipt,
+                        HOLD_MS,
                     )
-                    for one in part
+                    for delivery in part
                 ),
                 return_exceptions=True,
             )
             failed = False
-            for one, outcome in zip(part, outcomes, strict=True):
+            for delivery, outcome in zip(part, outcomes, strict=True):
                 if isinstance(outcome, str):
-                    one.receipt = outcome
-                    one.until = asked_at + HOLD_MS / 1000
+                    delivery.receipt = outcome
+                    delivery.until = asked_at + HOLD_MS / 1000
                     self.renewed += 1
                 elif isinstance(outcome, GatewayError) and outcome.retryable:
                     failed = True
                 elif isinstance(outcome, GatewayError):
-                    if one.fate is Fate.HELD:
-                        self._forget(one)
+                    if delivery.fate is Fate.HELD:
+                        self._forget(delivery)
                 elif isinstance(outcome, BaseException):
                     failed = True
                     _log.error("a message could not be renewed", exc_info=outcome)

@@ -122,14 +122,14 @@ class Resets:
         known = self._known(peer)
         if known is None:
             return
-        told = known.told
-        if key not in told:
-            if len(told) >= _MOST:
-                del told[next(iter(told))]
+        entries = known.told
+        if key not in entries:
+            if len(entries) >= _MOST:
+                del entries[next(iter(entries))]
                 self._told -= 1
             self._told += 1
         now = self._clock.monotonic()
-        told[key] = _Told(offset, now, now + (OBEYS_S if heard else 0.0))
+        entries[key] = _Told(offset, now, now + (OBEYS_S if heard else 0.0))
         known.unread.pop(key, None)
 
     def accepts(self, peer: Peer, key: QueueKey) -> bool:
@@ -149,15 +149,15 @@ class Resets:
 
     def target(self, peer: Peer, key: QueueKey, *, within_s: float = inf) -> int | None:
         """Where a member was sent, within so many seconds, until it is there."""
-        told = self._entry(peer, key)
-        if told is None or self._clock.monotonic() - told.at > within_s:
+        entry = self._entry(peer, key)
+        if entry is None or self._clock.monotonic() - entry.at > within_s:
             return None
-        return told.offset
+        return entry.offset
 
     def redirect(self, peer: Peer, key: QueueKey) -> int | None:
         """Where a pull of another offset is to be sent; None: the member may still go there by itself."""
-        told = self._entry(peer, key)
-        return told.offset if told is not None and self._clock.monotonic() >= told.until else None
+        entry = self._entry(peer, key)
+        return entry.offset if entry is not None and self._clock.monotonic() >= entry.until else None
 
     # -- what could not be done at once ---------------------------------------------------------------
 

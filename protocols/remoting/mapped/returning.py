@@ -35,30 +35,30 @@ class Returning:
         if self._index.find(*place, mine) is None:
             return False
         config = await self._processor.settings(context, back.group, make=False)
-        found = self._index.find(*place, mine)
-        if found is None:
+        pair = self._index.find(*place, mine)
+        if pair is None:
             return False
-        one = found[1]
-        await unasked((one,))
-        if one.fate is not Fate.HELD:
+        delivery = pair[1]
+        await unasked((delivery,))
+        if delivery.fate is not Fate.HELD:
             # It is on its way back already. Who is done with it may not have sent it back.
-            return one.fate is Fate.FREED and back.delay_level >= 0
+            return delivery.fate is Fate.FREED and back.delay_level >= 0
         most = back.max_attempts if back.max_attempts is not None else config.max_attempts
-        topic, group = one.queue.key.topic, one.queue.key.group
-        with_asked((one,))
+        topic, group = delivery.queue.key.topic, delivery.queue.key.group
+        with_asked((delivery,))
         try:
-            if back.delay_level < 0 or one.attempt >= most:
-                await self._processor.dead_letter(context, topic, group, one.receipt)
+            if back.delay_level < 0 or delivery.attempt >= most:
+                await self._processor.dead_letter(context, topic, group, delivery.receipt)
             else:
-                level = back.delay_level or _FIRST_LEVEL + max(one.attempt - 1, 0)
+                level = back.delay_level or _FIRST_LEVEL + max(delivery.attempt - 1, 0)
                 rest_ms = min(delay_ms_of(level), self._processor.limits.max_invisible_ms)
-                await self._processor.change_invisible(context, topic, group, one.receipt, rest_ms)
+                await self._processor.change_invisible(context, topic, group, delivery.receipt, rest_ms)
         except (BadRequest, NotFound):
             # Its time is over, or it was finished elsewhere.
-            self._ending.settle(one)
+            self._ending.settle(delivery)
             return False
         finally:
-            answered((one,))
-        one.queue.finished(1, self._clock.monotonic())
-        self._ending.settle(one)
+            answered((delivery,))
+        delivery.queue.finished(1, self._clock.monotonic())
+        self._ending.settle(delivery)
         return True

@@ -131,30 +131,32 @@ class Members:
             member = self._push_member(request.peer, group)
             if member is not None and (await mapping.current(request.context, group)).mapped:
                 return request.answer(body=dumps({"consumerIdList": [member.client_id]}))
-        found = await self._processor.group_members.consumers(request.context, group)
-        if not found:
+        ids = await self._processor.group_members.consumers(request.context, group)
+        if not ids:
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        return request.answer(body=dumps({"consumerIdList": sorted(set(found))}))
+        return request.answer(body=dumps({"consumerIdList": sorted(set(ids))}))
 
     async def consumer_connections(self, request: Request) -> Command:
         """Of clients of other replicas what those, or the brokers of a cluster, know."""
         group = text(request.fields, "consumerGroup")
-        found = await self._processor.group_members.consumers(request.context, group)
+        ids = await self._processor.group_members.consumers(request.context, group)
         here = self._clients.consumers_of(group)
-        if not found and not here:
+        if not ids and not here:
             return request.refusal(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
         elsewhere = await self._consumers_elsewhere(request.context, group)
-        told = [consumers_of(here)] if here else []
+        reports = [consumers_of(here)] if here else []
         if self._behind.there:
-            told += elsewhere  # what this gateway is told itself counts before what brokers were told of it
-            answer = merged(told)
+            reports += (
+                elsewhere  # what this gateway is told itself counts before what brokers were told of it
+            )
+            answer = merged(reports)
         else:
-            told = elsewhere + told  # all gateways have the same first
-            answer = merged_alike(told)
-        by_id = [Connection(client_id) for client_id in found]
-        connections = _by_id(clients_of((*(each.connections for each in told), by_id)))
+            reports = elsewhere + reports  # all gateways have the same first
+            answer = merged_alike(reports)
+        by_id = [Connection(client_id) for client_id in ids]
+        connections = _by_id(clients_of((*(each.connections for each in reports), by_id)))
         return request.answer(body=replace(answer, connections=tuple(connections)).encode())
 
     async def _consumers_elsewhere(self, context: Context, group: str) -> list[ConsumerConnection]:
@@ -172,12 +174,12 @@ class Members:
         group = text(request.fields, "producerGroup")
         here, behind = producers_of(self._clients, group), self._behind
         elsewhere = await behind.producers_in(request.context, group) if behind.know_clients else []
-        found = _by_id(clients_of((here, *elsewhere) if behind.there else (*elsewhere, here)))
-        if not found:
+        connections = _by_id(clients_of((here, *elsewhere) if behind.there else (*elsewhere, here)))
+        if not connections:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:_LONGEST_GROUP]}] not exist"
             )
-        return request.answer(body=encode_producer_connections(tuple(found)))
+        return request.answer(body=encode_producer_connections(tuple(connections)))
 
     async def reset(self, request: Request) -> Command:
         """Set a group to a time, and tell its classic members, whose own positions would come back else.
@@ -207,7 +209,11 @@ class Members:
         async with self._mapped.resets.under_way(group, topic):
             if one_queue:
                 stay: QueueOffsets = {}
-                change = {(one.broker, queue_id): offset for one in queues if one.queue_id == queue_id}
+                change = {
+                    (read_queue.broker, queue_id): offset
+                    for read_queue in queues
+                    if read_queue.queue_id == queue_id
+                }
                 if not change:
                     raise BadRequest(f"topic {topic} has no readable queue {queue_id}")
             else:
@@ -318,8 +324,8 @@ class Members:
         if any(translating.names_none(peer) for peer in peers):
             numbered = await translating.positions(context, topic, offsets)
         for peer in peers:
-            told = numbered if translating.names_none(peer) else offsets
-            body = _offsets_for_c(told) if peer.language == "CPP" else encode_offsets(told)
+            positions = numbered if translating.names_none(peer) else offsets
+            body = _offsets_for_c(positions) if peer.language == "CPP" else encode_offsets(positions)
             heard = peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
             self._rests(peer)
             if self._push_member(peer, group) is not None:
@@ -336,7 +342,7 @@ def _offsets_of(topic: str, queues: Iterable[Queue], was_set: QueueOffsets) -> d
 
 def _by_id(connections: Iterable[Connection]) -> list[Connection]:
     """So that all replicas tell them in one order."""
-    return sorted(connections, key=lambda one: one.client_id)
+    return sorted(connections, key=lambda connection: connection.client_id)
 
 
 def _readable(queues: Iterable[Queue]) -> list[Queue]:

@@ -99,10 +99,10 @@ class Neighbours:
     async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
         """As the clients say them: numbers of mapped groups are made out for who asks, by its own gateway."""
         topic, group = text(fields, "topic"), text(fields, "group")
-        found = await self._asking.positions_here(Context(), topic, group, fields.get("clientAddr", ""))
-        if found is None:
+        positions = await self._asking.positions_here(Context(), topic, group, fields.get("clientAddr", ""))
+        if positions is None:
             return _NOT_HERE
-        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(found))
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(positions))
 
 
 def _no_address(_context: Context) -> str:

@@ -116,8 +116,8 @@ def _fields(client: RemotingClient, message: StoredMessage) -> dict[str, str]:
 
 
 def _asker_of(properties: bytes) -> str:
-    found = find_property(properties, REPLY_TO_CLIENT.encode())
-    return found.decode("utf-8", "replace") if found and len(found) <= _LONGEST_ID else ""
+    value = find_property(properties, REPLY_TO_CLIENT.encode())
+    return value.decode("utf-8", "replace") if value and len(value) <= _LONGEST_ID else ""
 
 
 def _fail(answer: asyncio.Future[Command], error: GatewayError) -> None:

@@ -230,9 +230,9 @@ class SendHandler:
         block = message.properties
         if find_property(block, _CORRELATION_ID) is None or find_property(block, _REPLY_TO) is None:
             return
-        for one in await self._brokers.known(context):
-            if message.broker in ("", one.name):
-                message.properties = set_property(block, _CLUSTER, one.cluster.encode("utf-8", "replace"))
+        for broker in await self._brokers.known(context):
+            if message.broker in ("", broker.name):
+                message.properties = set_property(block, _CLUSTER, broker.cluster.encode("utf-8", "replace"))
                 return
 
 
@@ -264,8 +264,8 @@ def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) ->
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
     ids = [
-        origin.message_id(one.broker, one.commit_offset if one.commit_offset >= 0 else _NOWHERE)
-        for one in stored
+        origin.message_id(result.broker, result.commit_offset if result.commit_offset >= 0 else _NOWHERE)
+        for result in stored
     ]
     fields = {
         "msgId": ",".join(ids),

@@ -85,7 +85,7 @@ class BrokerStatusHandler:
         """
         brokers = await self._brokers.known(request.context)  # who may not look at brokers is refused
         now_ms = self._clock.now_ms()
-        told = {
+        figures = {
             "brokerActive": "true",
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": _VERSION_NAME,
@@ -94,12 +94,12 @@ class BrokerStatusHandler:
             "pageCacheLockTimeMills": "0",
         }
         for pool in ("send", "pull", "ack", "query"):
-            told[f"{pool}ThreadPoolQueueSize"] = told[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+            figures[f"{pool}ThreadPoolQueueSize"] = figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
         if self._behind.there:
-            told = await self._behind.figures(request.context, _one_of(brokers, request))
+            figures = await self._behind.figures(request.context, _one_of(brokers, request))
         for name, value in self._processor.figures().items():
-            told[f"popgate.{name}"] = f"{value:g}"
-        return request.answer(body=encode_kv_table(told))
+            figures[f"popgate.{name}"] = f"{value:g}"
+        return request.answer(body=encode_kv_table(figures))
 
     async def config(self, request: Request) -> Command:
         """The settings that a RocketMQ has, too, by its names for them; all are in the gateway's own file.
@@ -109,9 +109,9 @@ class BrokerStatusHandler:
         context, limits = request.context, self._processor.limits
         brokers = await self._brokers.known(context)
         named = request.fields.get("bname", "")
-        place = next((one for one in brokers if named in ("", one.name)), None)
+        place = next((broker for broker in brokers if named in ("", broker.name)), None)
         host, _, port = self._house.address(context).rpartition(":")
-        told = {
+        properties = {
             "brokerClusterName": place.cluster if place is not None else "",
             "brokerId": "0",
             "brokerIP1": host,
@@ -120,15 +120,15 @@ class BrokerStatusHandler:
         }
         if self._behind.there:
             settings = await self._behind.settings(context, _one_of(brokers, request))
-            told = settings | told | {"brokerIP2": host, "namesrvAddr": f"{host}:{port}"}
+            properties = settings | properties | {"brokerIP2": host, "namesrvAddr": f"{host}:{port}"}
         else:
-            told |= {
+            properties |= {
                 "autoCreateSubscriptionGroup": _truth(limits.auto_create_groups),
                 "autoCreateTopicEnable": _truth(limits.auto_create_topics),
                 "defaultTopicQueueNums": str(limits.new_topic_queues),
                 "maxMessageSize": str(limits.max_body_bytes),
             }
-        body = "".join([f"{name}={value}\n" for name, value in sorted(told.items())]).encode()
+        body = "".join([f"{name}={value}\n" for name, value in sorted(properties.items())]).encode()
         version = dumps({"counter": 1, "stateVersion": 0, "timestamp": self._started_ms}).decode()
         return request.answer({"version": version}, body)
 
@@ -138,8 +138,8 @@ class BrokerStatusHandler:
             return refused(request)
         name, key = text(request.fields, "statsName"), text(request.fields, "statsKey")
         topic = key.partition("@")[0] if name.startswith(("TOPIC_", "GROUP_")) else ""
-        told = await self._behind.rates(request.context, name, key, topic)
-        return request.answer(body=told.encode())
+        rates = await self._behind.rates(request.context, name, key, topic)
+        return request.answer(body=rates.encode())
 
     async def clean(self, request: Request) -> Command:
         """What brokers do by themselves at their time they do now; here nothing is left to do."""
@@ -153,7 +153,7 @@ class BrokerStatusHandler:
     async def topics_by_cluster(self, request: Request) -> Command:
         """Every topic is in every cluster that there is: a gateway stands before one."""
         cluster = text(request.fields, "cluster")
-        if all(cluster != one.cluster for one in await self._brokers.known(request.context)):
+        if all(cluster != broker.cluster for broker in await self._brokers.known(request.context)):
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"there is no cluster {shown(cluster)}")
         names = tuple(topic.name for topic in await self._processor.metadata.topics(request.context))
         return request.answer(body=TopicList(names).encode())
@@ -162,23 +162,25 @@ class BrokerStatusHandler:
         """Those that stand for brokers and clusters among them, as name servers list them."""
         context = request.context
         brokers = await self._brokers.known(context)
-        pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
-        found = [
-            one.name for one in await self._processor.metadata.topics(context) if is_system_topic(one.name)
+        pseudo = [TEMPLATE_TOPIC, *[item.cluster for item in brokers], *[item.name for item in brokers]]
+        names = [
+            item.name for item in await self._processor.metadata.topics(context) if is_system_topic(item.name)
         ]
-        told = TopicList(tuple(dict.fromkeys((*pseudo, *found))), self._house.address(context))
-        return request.answer(body=told.encode())
+        topics = TopicList(tuple(dict.fromkeys((*pseudo, *names))), self._house.address(context))
+        return request.answer(body=topics.encode())
 
     async def readers(self, request: Request) -> Command:
         """The groups that read a topic."""
-        found = await self._processor.group_members.readers_of(request.context, text(request.fields, "topic"))
-        return request.answer(body=encode_group_list(found))
+        groups = await self._processor.group_members.readers_of(
+            request.context, text(request.fields, "topic")
+        )
+        return request.answer(body=encode_group_list(groups))
 
     async def topics_read(self, request: Request) -> Command:
         """The topics that a group reads."""
         context, group = request.context, check_group(text(request.fields, "group"))
-        found = tuple(await self._processor.metadata.topics_of(context, group))
-        return request.answer(body=TopicList(found, self._house.address(context)).encode())
+        topics = tuple(await self._processor.metadata.topics_of(context, group))
+        return request.answer(body=TopicList(topics, self._house.address(context)).encode())
 
     async def standings(self, request: Request) -> Command:
         """Where every group stands on all that it reads; with `isOrder` on topics of ordered messages."""
@@ -198,9 +200,9 @@ class BrokerStatusHandler:
                         continue
                     stats = await self._standing(context, group.name, topic, broker)
                     groups[group.name].append(stats)
-                    for one in stats.standings.values():
-                        left += one.broker_offset - one.consumer_offset
-                        in_flight += max(one.pull_offset - one.consumer_offset, 0)
+                    for standing in stats.standings.values():
+                        left += standing.broker_offset - standing.consumer_offset
+                        in_flight += max(standing.pull_offset - standing.consumer_offset, 0)
             except NotFound:  # deleted meanwhile
                 continue
         body = encode_all_standings(groups, self._house.address(context), left=left, in_flight=in_flight)
@@ -209,11 +211,11 @@ class BrokerStatusHandler:
     async def _standing(self, context: Context, group: str, topic: str, broker: str) -> ConsumeStats:
         return ConsumeStats(
             {
-                MessageQueue(topic, one.broker, one.queue_id): await standing_of(
-                    self._processor, context, topic, one
+                MessageQueue(topic, progress.broker, progress.queue_id): await standing_of(
+                    self._processor, context, topic, progress
                 )
-                for one in await self._processor.metadata.progress(context, group, topic)
-                if not one.retry and broker in ("", one.broker)
+                for progress in await self._processor.metadata.progress(context, group, topic)
+                if not progress.retry and broker in ("", progress.broker)
             }
         )
 
@@ -225,10 +227,10 @@ class BrokerStatusHandler:
         Also those of other replicas; before a cluster its brokers know them, and their own clients.
         """
         await self._brokers.known(request.context)  # who may not look at brokers is refused
-        found = all_producers(self._clients, self._clock)
+        producers = all_producers(self._clients, self._clock)
         elsewhere = await self._behind.producers(request.context) if self._behind.know_clients else []
         return request.answer(
-            body=encode_producers(producers_of((found, *elsewhere), newest=not self._behind.there))
+            body=encode_producers(producers_of((producers, *elsewhere), newest=not self._behind.there))
         )
 
     # -- queues -------------------------------------------------------------------------------
@@ -260,9 +262,9 @@ class BrokerStatusHandler:
         group = fields.get("consumerGroup", "")
         member = next(
             (
-                one
-                for one in (self._clients.consumers_of(group) if group else ())
-                if isinstance(one, RemotingClient) and topic in one.told
+                client
+                for client in (self._clients.consumers_of(group) if group else ())
+                if isinstance(client, RemotingClient) and topic in client.told
             ),
             None,
         )
@@ -275,7 +277,7 @@ class BrokerStatusHandler:
 def _one_of(brokers: Sequence[BrokerPlace], request: Request) -> str:
     """The broker that a request names; "" stands for all of them."""
     named = request.fields.get("bname", "")
-    return named if any(named == one.name for one in brokers) else ""
+    return named if any(named == broker.name for broker in brokers) else ""
 
 
 def _truth(value: bool) -> str:

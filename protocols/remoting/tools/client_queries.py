@@ -117,12 +117,12 @@ class ClientQueryHandler:
         if isinstance(client, RemotingClient):
             asked = {**client.named(), "jstackEnable": "true" if stacks else "false"}
             return await self._passed_on(client, RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
-        told = ""
+        stack_text = ""
         if stacks:
             try:
-                told = await stack()
+                stack_text = await stack()
             except GatewayError as error:
-                told = f"(not told: {error.sentence})"
+                stack_text = f"(not told: {error.sentence})"
         info = ConsumerRunningInfo(
             {
                 NAME_SERVERS: address,
@@ -136,7 +136,7 @@ class ClientQueryHandler:
                 SubscriptionData(topic, expression, kind.value)
                 for topic, (kind, expression) in sorted(client.subscriptions.items())
             ),
-            stacks=told,
+            stacks=stack_text,
         )
         return BrokerAnswer(ResponseCode.SUCCESS, body=info.encode())
 
@@ -182,24 +182,24 @@ class ClientQueryHandler:
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
         self._processor.command_relay.admit(context, request.command.code, group=group)
         if self._processor.command_relay.shared:
-            found: list[Mapping[str, Mapping[MessageQueue, int]]] = [
+            answers: list[Mapping[str, Mapping[MessageQueue, int]]] = [
                 *await self._behind.positions_in(context, fields, group)
             ]
         else:
             here = await self.positions_here(context, topic, group, fields.get("clientAddr", ""))
-            found = [here] if here is not None else []
-        if not found:
+            answers = [here] if here is not None else []
+        if not answers:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
             )
-        told = {
+        merged = {
             client_id: {
                 queue: await self._position(request, group, queue, at) for queue, at in offsets.items()
             }
-            for positions in found
+            for positions in answers
             for client_id, offsets in positions.items()
         }
-        return request.answer(body=encode_positions(told))
+        return request.answer(body=encode_positions(merged))
 
     async def positions_here(
         self, context: Context, topic: str, group: str, client_id: str
@@ -211,26 +211,26 @@ class ClientQueryHandler:
         `client_id`: this one alone, unless it is empty. None when there is no such member.
         """
         clients = [
-            one
-            for one in self._clients.consumers_of(group)
-            if isinstance(one, RemotingClient) and one.alive and client_id in ("", one.client_id)
+            member
+            for member in self._clients.consumers_of(group)
+            if isinstance(member, RemotingClient) and member.alive and client_id in ("", member.client_id)
         ][:MOST_OPEN]
         asked = {"topic": topic, "group": group}
         answers = await asyncio.gather(
-            *(self._ask(one, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for one in clients),
+            *(self._ask(member, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for member in clients),
             return_exceptions=True,
         )
-        told: dict[str, Mapping[MessageQueue, int]] = {}
+        by_client: dict[str, Mapping[MessageQueue, int]] = {}
         for client, answer in zip(clients, answers, strict=True):
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
                     offsets: Mapping[MessageQueue, int] = decode_offsets(answer.body, "messageQueueTable")
                     if self._translating.names_none(client.peer):
                         offsets = await self._translating.meant(context, topic, offsets)
-                    told[client.client_id] = offsets
+                    by_client[client.client_id] = offsets
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer
-        return told if clients else None
+        return by_client if clients else None
 
     def client(self, group: str, client_id: str) -> ClientHandle | None:
         """A member of the group that is connected to this replica, and can be asked."""
@@ -274,8 +274,8 @@ class ClientQueryHandler:
             raise BrokerUnavailable(f"what the client answered makes no sense: {error}") from None
         if not self._behind.there and info.properties.get(NAME_SERVERS):
             return body  # as the client said it to the gateway that it came to
-        told = {**info.properties, NAME_SERVERS: self._address(request.context)}
-        return replace(info, properties=told).encode()
+        properties = {**info.properties, NAME_SERVERS: self._address(request.context)}
+        return replace(info, properties=properties).encode()
 
     async def _consumed_elsewhere(self, request: Request, group: str, client_id: str) -> Command:
         """The broker of the message, or the client's gateway, looks it up by its place and hands it over."""
@@ -298,11 +298,11 @@ class ClientQueryHandler:
         named = request.fields.get("topic", "")
         for topic in (named,) if named else sorted(topics):
             try:
-                found = await self._processor.lookup.find_by_id(request.context, topic, message_id)
+                messages = await self._processor.lookup.find_by_id(request.context, topic, message_id)
             except NotFound:
                 continue  # a topic that the client expects and that is not there
-            if found:
-                return found[0]
+            if messages:
+                return messages[0]
         # An id of its sender may look like that of a place, and be of no broker then.
         with contextlib.suppress(ValueError, NotFound, BadRequest):
             return await self._at_place(request, *decode_offset_message_id(message_id))
@@ -313,9 +313,9 @@ class ClientQueryHandler:
         if offset >= 0:
             context = request.context
             broker, place = await place_in(request, self._brokers, self._processor, offset)
-            found = await self._processor.lookup.at_place(context, broker, place)
-            if host in (found.store_host, self._address(context), self._brokers.door(context)):
-                return found
+            message = await self._processor.lookup.at_place(context, broker, place)
+            if host in (message.store_host, self._address(context), self._brokers.door(context)):
+                return message
         raise NotFound("nothing is there")
 
     async def _passed_on(
@@ -323,10 +323,10 @@ class ClientQueryHandler:
     ) -> BrokerAnswer:
         """The client's own answer. Raises ClientTimeout, TooManyRequests."""
         try:
-            told = await self._ask(client, code, fields, body)
+            response = await self._ask(client, code, fields, body)
         except BrokerUnavailable:
             return _unknown(client.group, client.client_id)
-        return BrokerAnswer(told.code, told.remark, told.fields, bytes(told.body))
+        return BrokerAnswer(response.code, response.remark, response.fields, bytes(response.body))
 
     async def _ask(
         self, client: RemotingClient, code: int, fields: Mapping[str, str], body: bytes = b""

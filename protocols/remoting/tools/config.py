@@ -77,8 +77,8 @@ class ConfigHandler:
 
     async def put_topics(self, request: Request) -> Command:
         """One after the other; what was done before a refusal stays done."""
-        for told in _read(decode_topic_list, request.command.body):
-            await self._put_topic(request.context, fields_of(told))
+        for config in _read(decode_topic_list, request.command.body):
+            await self._put_topic(request.context, fields_of(config))
         return request.answer()
 
     async def _put_topic(self, context: Context, fields: Mapping[str, str]) -> None:
@@ -113,9 +113,11 @@ class ConfigHandler:
         return request.answer(body=topic_out(config).encode())
 
     async def topics(self, request: Request) -> Command:
-        found = await self._processor.metadata.topics(request.context)
+        configs = await self._processor.metadata.topics(request.context)
         return request.answer(
-            body=encode_topic_configs({one.name: topic_out(one) for one in found}, self._data_version())
+            body=encode_topic_configs(
+                {config.name: topic_out(config) for config in configs}, self._data_version()
+            )
         )
 
     async def topic_stats(self, request: Request) -> Command:
@@ -143,23 +145,23 @@ class ConfigHandler:
 
     async def put_groups(self, request: Request) -> Command:
         """As `put_topics`."""
-        for told in _read(decode_subscription_group_list, request.command.body):
-            await self._put_group(request.context, told)
+        for config in _read(decode_subscription_group_list, request.command.body):
+            await self._put_group(request.context, config)
         return request.answer()
 
-    async def _put_group(self, context: Context, told: SubscriptionGroupConfig) -> None:
-        name = _name(check_group, told.group)
+    async def _put_group(self, context: Context, config: SubscriptionGroupConfig) -> None:
+        name = _name(check_group, config.group)
         processor = self._processor
         try:
             there = await processor.metadata.group(context, name)
         except GroupNotFound:
             with contextlib.suppress(AlreadyExists):
                 await _legal(
-                    processor.metadata.create_group(context, _legal_now(lambda: group_in(told, None)))
+                    processor.metadata.create_group(context, _legal_now(lambda: group_in(config, None)))
                 )
                 return
             there = await processor.metadata.group(context, name)
-        wanted = _legal_now(lambda: group_in(told, there))
+        wanted = _legal_now(lambda: group_in(config, there))
         if wanted != there:
             await _legal(processor.metadata.update_group(context, wanted))
 
@@ -174,9 +176,11 @@ class ConfigHandler:
         return request.answer(body=group_out(config).encode())
 
     async def groups(self, request: Request) -> Command:
-        found = await self._processor.metadata.groups(request.context)
+        configs = await self._processor.metadata.groups(request.context)
         return request.answer(
-            body=encode_group_configs({one.name: group_out(one) for one in found}, self._data_version())
+            body=encode_group_configs(
+                {config.name: group_out(config) for config in configs}, self._data_version()
+            )
         )
 
     async def consume_stats(self, request: Request) -> Command:
@@ -192,10 +196,10 @@ class ConfigHandler:
                 if name == topic:
                     raise
                 continue
-            for one in progress:
-                if not one.retry and broker in ("", one.broker):
-                    queue = MessageQueue(name, one.broker, one.queue_id)
-                    standings[queue] = await standing_of(self._processor, context, name, one)
+            for queue_progress in progress:
+                if not queue_progress.retry and broker in ("", queue_progress.broker):
+                    queue = MessageQueue(name, queue_progress.broker, queue_progress.queue_id)
+                    standings[queue] = await standing_of(self._processor, context, name, queue_progress)
         return request.answer(body=ConsumeStats(standings).encode())
 
     # -- inside -------------------------------------------------------------------------------

@@ -49,26 +49,26 @@ class LookupHandler:
         most = number(fields, "maxNum", _MOST_COPIES)
         unique = fields.get(_UNIQUE_KEY_QUERY, "").lower() == "true"
         if unique or fields.get("indexType") == _UNIQUE_INDEX:
-            found = [
+            messages = [
                 message
                 for message in await self._processor.lookup.find_by_id(context, topic, key)
                 if begin_ms <= message.store_ms <= end_ms
             ][:_MOST_COPIES]
         else:
-            found = await self._processor.lookup.find_by_key(
+            messages = await self._processor.lookup.find_by_key(
                 context, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=most
             )
-        if not found:
+        if not messages:
             return request.refusal(
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
             )
-        newest = max(found, key=lambda one: one.store_ms)
+        newest = max(messages, key=lambda candidate: candidate.store_ms)
         return request.answer(
             {
                 "indexLastUpdateTimestamp": str(newest.store_ms),
                 "indexLastUpdatePhyoffset": str(newest.commit_offset),
             },
-            await self._records(request, found),
+            await self._records(request, messages),
         )
 
     async def view(self, request: Request) -> Command:
@@ -88,12 +88,12 @@ class LookupHandler:
     async def _records(self, request: Request, messages: Sequence[StoredMessage]) -> bytes:
         """As many as fit, and always the first."""
         origin = await self._brokers.origin(request.context)
-        told: list[bytes] = []
+        encoded: list[bytes] = []
         room = _LARGEST_BYTES
         for message in request.as_told(messages):
             record = encode_stored(message, origin)
             room -= len(record)
-            if told and room < 0:
+            if encoded and room < 0:
                 break
-            told.append(record)
-        return b"".join(told)
+            encoded.append(record)
+        return b"".join(encoded)

@@ -72,16 +72,16 @@ class BrokersBehind:
 
     async def settings(self, context: Context, broker: str = "") -> dict[str, str]:
         """Those that all brokers have alike; none is told that may be secret. Raises as `figures`."""
-        told = await self._told(context, RequestCode.GET_BROKER_CONFIG, {}, settings_in, broker=broker)
-        return alike(told.values())
+        by_broker = await self._told(context, RequestCode.GET_BROKER_CONFIG, {}, settings_in, broker=broker)
+        return alike(by_broker.values())
 
     async def rates(self, context: Context, name: str, key: str, topic: str) -> Rates:
         """The mean of the brokers that have the topic, and count it. Raises as `figures`."""
         fields = {"statsName": name, "statsKey": key}
-        told = await self._told(
+        by_broker = await self._told(
             context, RequestCode.VIEW_BROKER_STATS_DATA, fields, Rates.decode, topic=topic
         )
-        return mean_rates(list(told.values()))
+        return mean_rates(list(by_broker.values()))
 
     async def everywhere(self, context: Context, code: int) -> None:
         """Have all masters do something. Raises what the first said that did not."""
@@ -94,25 +94,25 @@ class BrokersBehind:
 
     async def producers(self, context: Context) -> list[Producers]:
         """As each broker tells them. Raises as `figures`."""
-        told = await self._told(context, RequestCode.GET_ALL_PRODUCER_INFO, {}, decode_producers)
-        return list(told.values())
+        by_broker = await self._told(context, RequestCode.GET_ALL_PRODUCER_INFO, {}, decode_producers)
+        return list(by_broker.values())
 
     async def producers_in(self, context: Context, group: str) -> list[tuple[Connection, ...]]:
         """Those of a group, as each broker tells them; nothing where none knows any."""
         # All that a broker says then, in words; a gateway has a code for it.
         nothing = _NOT_ONLINE | {int(ResponseCode.SYSTEM_ERROR)}
-        told = await self._told(
+        by_broker = await self._told(
             context,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
             {"producerGroup": group},
             decode_producer_connections,
             nothing=nothing,
         )
-        return list(told.values())
+        return list(by_broker.values())
 
     async def consumers_in(self, context: Context, group: str) -> list[ConsumerConnection]:
         """As `producers_in`."""
-        told = await self._told(
+        by_broker = await self._told(
             context,
             RequestCode.GET_CONSUMER_CONNECTION_LIST,
             {"consumerGroup": group},
@@ -120,13 +120,13 @@ class BrokersBehind:
             group=group,
             nothing=_NOT_ONLINE,
         )
-        return list(told.values())
+        return list(by_broker.values())
 
     async def positions_in(
         self, context: Context, fields: Mapping[str, str], group: str
     ) -> list[dict[str, dict[MessageQueue, int]]]:
         """Where classic members of a group stand, as each gateway tells it. Raises as `figures`."""
-        told = await self._told(
+        by_broker = await self._told(
             context,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
             fields,
@@ -134,7 +134,7 @@ class BrokersBehind:
             group=group,
             nothing=_NOT_ONLINE,
         )
-        return list(told.values())
+        return list(by_broker.values())
 
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""
@@ -146,13 +146,17 @@ class BrokersBehind:
         """
         if not self._relaying.available:
             relayed = await self._relaying.relay(context, code, fields, group=group)
-            there = [one for one in relayed.answers.values() if one.code not in _NOT_ONLINE]
+            there = [candidate for candidate in relayed.answers.values() if candidate.code not in _NOT_ONLINE]
             failures = list(relayed.failures.values())
             if failures and not there:
                 raise failures[0]
-            return min(there, key=lambda one: one.code != ResponseCode.SUCCESS, default=None)
+            return min(there, key=lambda candidate: candidate.code != ResponseCode.SUCCESS, default=None)
         until = self._clock.monotonic() + _TRYING_S
-        names = [broker] if broker else [one.name for one in await self._processor.metadata.brokers(context)]
+        names = (
+            [broker]
+            if broker
+            else [candidate.name for candidate in await self._processor.metadata.brokers(context)]
+        )
         for name in dict.fromkeys(names[:_MOST_TRIED]):
             if self._clock.monotonic() > until:
                 break
@@ -181,7 +185,7 @@ class BrokersBehind:
         are asked for.
         """
         relayed = await self._relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
-        found: dict[str, Told] = {}
+        by_broker: dict[str, Told] = {}
         failures: list[GatewayError] = list(relayed.failures.values())
         empty = False
         for name, answer in relayed.answers.items():
@@ -191,13 +195,13 @@ class BrokersBehind:
                 failures.insert(0, _refused(name, answer))
             else:
                 try:
-                    found[name] = read(answer.body)
+                    by_broker[name] = read(answer.body)
                 except PeerWireError as error:
                     failures.append(BrokerUnavailable(f"what broker {name} answered makes no sense: {error}"))
                 await asyncio.sleep(0)  # an answer may be long
-        if not found and failures and not (empty and self._relaying.available):
+        if not by_broker and failures and not (empty and self._relaying.available):
             raise failures[0]
-        return found
+        return by_broker
 
 
 def _refused(broker: str, answer: BrokerAnswer) -> GatewayError:

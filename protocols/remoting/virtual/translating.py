@@ -99,15 +99,15 @@ class Translating:
         if view is not None and not view.is_virtual:
             # A broker that came this moment has no numbers yet, and is told with the next answer.
             only = {broker for broker, _ in view.numbers.queues}
-            told = [one for one in route.queues if one.broker in only]
-            brokers = [one for one in route.brokers if one.name in only]
+            queues = [item for item in route.queues if item.broker in only]
+            brokers = [item for item in route.brokers if item.name in only]
         elif view is not None or len(route.queues) > 1:
-            told = [view.told() if view is not None else _together(route.queues)]
+            queues = [view.told() if view is not None else _together(route.queues)]
             cluster, address = await self.views.cluster(context), self._house.address(context)
             brokers = [BrokerData(cluster, VIRTUAL_BROKER, {0: address})]
         else:
             return answer
-        answer.body = TopicRoute(tuple(told), tuple(brokers)).encode()
+        answer.body = TopicRoute(tuple(queues), tuple(brokers)).encode()
         return answer
 
     # -- sends ------------------------------------------------------------------------------------
@@ -132,9 +132,9 @@ class Translating:
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return answer
         fields = answer.fields
-        told = view.numbers.number_of(broker, int(fields["queueId"]))
-        if view.is_virtual and told is not None:
-            fields["queueId"] = str(told)
+        queue_number = view.numbers.number_of(broker, int(fields["queueId"]))
+        if view.is_virtual and queue_number is not None:
+            fields["queueId"] = str(queue_number)
         return answer
 
     async def _made(self, context: Context, topic: str, wanted: int) -> View | None:
@@ -215,20 +215,22 @@ class Translating:
         except PeerWireError:
             return await handler(request)
         meant: dict[MessageQueue, MessageQueue] = {}
-        for one in asked.queues:
+        for named_queue in asked.queues:
             try:
-                view = await self.views.of(request.context, one.topic, number=one.queue_id)
+                view = await self.views.of(request.context, named_queue.topic, number=named_queue.queue_id)
             except TopicNotFound:
                 continue
-            queue = view.readable(one.queue_id)
+            queue = view.readable(named_queue.queue_id)
             if not view.is_virtual and view.numbers:
-                queue = view.numbers.queues[0][0], one.queue_id
-            if queue is not None and one.broker in (VIRTUAL_BROKER, queue[0]):
-                meant[MessageQueue(one.topic, *queue)] = one
+                queue = view.numbers.queues[0][0], named_queue.queue_id
+            if queue is not None and named_queue.broker in (VIRTUAL_BROKER, queue[0]):
+                meant[MessageQueue(named_queue.topic, *queue)] = named_queue
         request.command = replace(request.command, body=replace(asked, queues=tuple(meant)).encode())
         answer = await handler(request)
         if answer is not None and answer.code == ResponseCode.SUCCESS and answer.body:
-            answer.body = encode_locked(meant[one] for one in decode_locked(answer.body) if one in meant)
+            answer.body = encode_locked(
+                meant[named_queue] for named_queue in decode_locked(answer.body) if named_queue in meant
+            )
         return answer
 
     # -- places in logs -----------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class Translating:
         tell = request.told
 
         def told(messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-            missing.update(one.topic for one in messages if self.views.cached(one.topic) is None)
+            missing.update(message.topic for message in messages if self.views.cached(message.topic) is None)
             return tell(messages) if tell is not None else messages
 
         request.told = told
@@ -289,8 +291,8 @@ class Translating:
 
         def told(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
             return [
-                replace(one, queue_id=self._number_of(one.topic, one.broker, one.queue_id))
-                for one in messages
+                replace(message, queue_id=self._number_of(message.topic, message.broker, message.queue_id))
+                for message in messages
             ]
 
         request.told = told
@@ -301,8 +303,8 @@ class Translating:
         view = self.views.cached(topic)
         if view is None or not view.is_virtual:
             return queue_id
-        told = view.numbers.number_of(broker, queue_id)
-        return told if told is not None else _NOWHERE
+        number = view.numbers.number_of(broker, queue_id)
+        return number if number is not None else _NOWHERE
 
     def names_none(self, peer: Peer) -> bool:
         """Whether a client is one of those."""
@@ -317,10 +319,10 @@ class Translating:
             return {}
         if not view.is_virtual:
             return offsets
-        numbers = {one: view.numbers.number_of(one.broker, one.queue_id) for one in offsets}
+        numbers = {queue: view.numbers.number_of(queue.broker, queue.queue_id) for queue in offsets}
         return {
-            MessageQueue(topic, VIRTUAL_BROKER, numbered): offsets[one]
-            for one, numbered in numbers.items()
+            MessageQueue(topic, VIRTUAL_BROKER, numbered): offsets[queue]
+            for queue, numbered in numbers.items()
             if numbered is not None
         }
 
@@ -332,10 +334,10 @@ class Translating:
         if view is None:
             return {}
         meant: dict[MessageQueue, int] = {}
-        for one, offset in offsets.items():
+        for named_queue, offset in offsets.items():
             # While there was one broker it was called by its own name, and its queues had the same numbers.
             queue = (
-                view.queue_of(one.queue_id) if one.broker == VIRTUAL_BROKER else (one.broker, one.queue_id)
+                view.queue_of(named_queue.queue_id) if named_queue.broker == VIRTUAL_BROKER else (named_queue.broker, named_queue.queue_id)
             )
             if queue is not None:
                 meant[MessageQueue(topic, *queue)] = offset
@@ -351,9 +353,9 @@ class Translating:
 def _together(queues: Sequence[QueueData]) -> QueueData:
     """Of a topic that is not there yet: as many queues as it may get."""
     permission = 0
-    for one in queues:
-        permission |= one.perm
-    reads, writes = sum(one.read_queues for one in queues), sum(one.write_queues for one in queues)
+    for data in queues:
+        permission |= data.perm
+    reads, writes = sum(data.read_queues for data in queues), sum(data.write_queues for data in queues)
     return QueueData(VIRTUAL_BROKER, reads, writes, permission)
 
 

@@ -38,7 +38,7 @@ class View:
         self.looked_at = looked_at
         self.due = due
         self._there: Mapping[Numbered, Permission] = {
-            (one.broker, one.queue_id): one.permission for one in queues
+            (queue.broker, queue.queue_id): queue.permission for queue in queues
         }
         self._writable = [number for number in range(len(numbers)) if self._may(number, Permission.WRITE)]
 
@@ -77,9 +77,9 @@ class View:
         permission = (Permission.READ if reads else 0) | (Permission.WRITE if writes else 0)
         return QueueData(VIRTUAL_BROKER, reads or writes, writes or reads, int(permission))
 
-    def _may(self, number: int, what: Permission) -> bool:
+    def _may(self, number: int, permission: Permission) -> bool:
         queue = self.numbers.queue_of(number)
-        return queue is not None and bool(self._there.get(queue, Permission(0)) & what)
+        return queue is not None and bool(self._there.get(queue, Permission(0)) & permission)
 
 
 class Views:
@@ -131,8 +131,8 @@ class Views:
 
         Raises BrokerUnavailable.
         """
-        named = {*brokers, *(one.name for one in await self._brokers.known(context))}
-        names = {one for one in named if may_be_numbered(one)}
+        named = {*brokers, *(broker.name for broker in await self._brokers.known(context))}
+        names = {broker for broker in named if may_be_numbered(broker)}
         now = self._clock.monotonic()
         if now < self._marks_due and self._marks.has_all(names):
             return self._marks
@@ -166,7 +166,7 @@ class Views:
         if before is not None:
             # Meanwhile the others go on with what is known.
             before.due = now + _REFRESH_S
-        named = [(one.broker, one.queue_id) for one in queues]
+        named = [(queue.broker, queue.queue_id) for queue in queues]
         try:
             numbers = await self._numbering.queues(context, topic, named)
             due = now + _REFRESH_S
