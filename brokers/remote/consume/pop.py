@@ -282,7 +282,7 @@ class Popper:
             raise BrokerUnavailable(f"what broker {broker} popped cannot be read: {error}") from error
         self._deliveries.clocks.told(broker, info.pop_ms, asked, self._clock.monotonic())
         if not late:
-            self._recent.told((request.topic, request.group), broker, found=bool(messages))
+            self._recent.told((request.topic, request.group), broker, with_messages=bool(messages))
         messages = self._filter.passing(want, broker, answer, messages)
         if messages:
             size = sum([len(message.body) for message in messages])

@@ -34,11 +34,11 @@ class PopHints:
         at = self._found.get((*shelf, broker))
         return at is not None and self._clock.monotonic() - at < _LATELY_S
 
-    def told(self, shelf: tuple[str, str], broker: str, *, found: bool) -> None:
+    def told(self, shelf: tuple[str, str], broker: str, *, with_messages: bool) -> None:
         key = *shelf, broker
         if key in self._due:
             self._due[key] = self._clock.monotonic() + _AGAIN_S
-        if not found:
+        if not with_messages:
             self._found.pop(key, None)
             return
         if len(self._found) >= _MOST and key not in self._found:
@@ -54,7 +54,7 @@ class PopHints:
         return True
 
     def failed(self, shelf: tuple[str, str], broker: str) -> None:
-        self.told(shelf, broker, found=False)
+        self.told(shelf, broker, with_messages=False)
         self._not_before(shelf, broker)
 
     def _not_before(self, shelf: tuple[str, str], broker: str) -> None:

@@ -30,7 +30,7 @@ from popgate.wire.json_syntax import parts
 from popgate.wire.json_syntax.fastjson import dumps
 
 MESSAGE_TYPE = "message.type"
-_TYPES = {one.value: one for one in MessageType}
+_TYPES = {kind.value: kind for kind in MessageType}
 _LADDER_FIRST_STEP = 2
 """RocketMQ reads its ladder from the third rung on."""
 _MINUTE_MS = 60_000

@@ -154,7 +154,7 @@ TAKING: frozenset[int] = frozenset({POP.code, POP_LITE.code})
 WAITING: frozenset[int] = TAKING | {PULL.code}
 """Calls that may wait, and change nothing while they do."""
 CALLS: dict[int, Call[Any, Any]] = {
-    found.code: found for found in list(globals().values()) if isinstance(found, Call)
+    call.code: call for call in list(globals().values()) if isinstance(call, Call)
 }
 CHECK: Kind[TransactionCheck] = kind_of(TransactionCheck)
 """What a host asks its guests; the answer is one byte, 1 when a producer was asked."""

@@ -21,11 +21,9 @@ from popgate.errors import Fault, GatewayError, PeerWireError
 
 _MOST_DATA = 32
 _CLASSES: tuple[type[GatewayError], ...] = tuple(
-    found
-    for _, found in sorted(vars(errors).items())
-    if isinstance(found, type) and issubclass(found, GatewayError)
+    cls for _, cls in sorted(vars(errors).items()) if isinstance(cls, type) and issubclass(cls, GatewayError)
 )
-_PLACES = {found: place for place, found in enumerate(_CLASSES)}
+_PLACES = {cls: place for place, cls in enumerate(_CLASSES)}
 _FAULT = members(Fault)
 _DATUM = OneOf(
     [(bool, TRUTH), (int, NUMBER), (float, REAL), (str, TEXT), (type(None), NOTHING)],
@@ -36,7 +34,7 @@ _TOLD_APART = frozenset({"sentence", "fault", "retryable"})
 class _Error(Kind[GatewayError]):
     """Of a class that the other side does not know the nearest that it does is told."""
 
-    told = f"error({','.join(found.__name__ for found in _CLASSES)};{_FAULT.told})"
+    told = f"error({','.join(cls.__name__ for cls in _CLASSES)};{_FAULT.told})"
 
     def write(self, sink: Sink, value: GatewayError) -> None:
         known = next(entry for entry in type(value).__mro__ if entry in _PLACES)

@@ -84,8 +84,8 @@ class Kind(ABC, Generic[T]):
 class Fixed(Kind[T]):
     """A value that `struct` packs: a number, a truth, a real."""
 
-    def __init__(self, told: str, form: str) -> None:
-        self.told = told
+    def __init__(self, layout: str, form: str) -> None:
+        self.told = layout
         self.form = form
         self._struct = struct.Struct(f">{form}")
 
@@ -113,8 +113,8 @@ class _Number(Fixed[int]):
 class Blob(Kind[T]):
     """A value that is bytes, with its length in front."""
 
-    def __init__(self, told: str, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
-        self.told = told
+    def __init__(self, layout: str, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
+        self.told = layout
         self.encode = encode
         self.decode = decode
 
@@ -130,8 +130,8 @@ class Blob(Kind[T]):
 class Chosen(Kind[T]):
     """One of a fixed list of values, by its place in the list. Members of enumerations travel so."""
 
-    def __init__(self, told: str, values: Sequence[T]) -> None:
-        self.told = told
+    def __init__(self, layout: str, values: Sequence[T]) -> None:
+        self.told = layout
         self._values = tuple(values)
         self._bytes = {value: bytes((place,)) for place, value in enumerate(values)}
 

@@ -34,8 +34,8 @@ from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
 
-_ONE_ANSWER = tuple(what.name for what in UNARY)
-_MANY_ANSWERS = tuple(what.name for what in STREAMED)
+_ONE_ANSWER = tuple(method.name for method in UNARY)
+_MANY_ANSWERS = tuple(method.name for method in STREAMED)
 _BOTH = (*_ONE_ANSWER, *_MANY_ANSWERS)
 STEPS = {
     "drop": _BOTH,

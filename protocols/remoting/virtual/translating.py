@@ -337,7 +337,9 @@ class Translating:
         for named_queue, offset in offsets.items():
             # While there was one broker it was called by its own name, and its queues had the same numbers.
             queue = (
-                view.queue_of(named_queue.queue_id) if named_queue.broker == VIRTUAL_BROKER else (named_queue.broker, named_queue.queue_id)
+                view.queue_of(named_queue.queue_id)
+                if named_queue.broker == VIRTUAL_BROKER
+                else (named_queue.broker, named_queue.queue_id)
             )
             if queue is not None:
                 meant[MessageQueue(topic, *queue)] = offset

@@ -16,7 +16,7 @@ def recent(clock) -> PopHints:
 
 def test_a_broker_had_something_for_a_moment(recent, clock):
     assert not recent.had(SHELF, "a")
-    recent.told(SHELF, "a", found=True)
+    recent.told(SHELF, "a", with_messages=True)
     assert recent.had(SHELF, "a")
     assert not recent.had(SHELF, "b")
     assert not recent.had(("T", "H"), "a")
@@ -25,9 +25,9 @@ def test_a_broker_had_something_for_a_moment(recent, clock):
 
 
 def test_one_that_was_found_empty_has_nothing(recent):
-    recent.told(SHELF, "a", found=True)
-    recent.told(SHELF, "a", found=False)
-    recent.told(SHELF, "a", found=False)
+    recent.told(SHELF, "a", with_messages=True)
+    recent.told(SHELF, "a", with_messages=False)
+    recent.told(SHELF, "a", with_messages=False)
     assert not recent.had(SHELF, "a")
 
 
@@ -35,11 +35,11 @@ def test_one_that_had_nothing_is_asked_now_and_then_and_one_that_failed_less_oft
     assert recent.is_due(SHELF, "a")
     assert not recent.is_due(SHELF, "a")
     assert recent.is_due(("T", "H"), "a")
-    recent.told(SHELF, "a", found=False)
+    recent.told(SHELF, "a", with_messages=False)
     assert not recent.is_due(SHELF, "a")
     clock.advance(1.0)
     assert recent.is_due(SHELF, "a")
-    recent.told(SHELF, "a", found=True)
+    recent.told(SHELF, "a", with_messages=True)
     recent.failed(SHELF, "a")
     assert not recent.had(SHELF, "a")
     clock.advance(9.9)
@@ -70,7 +70,7 @@ def test_sizes_follow_what_comes(recent):
 
 def test_it_is_bounded(recent):
     for number in range(20_000):
-        recent.told((str(number), "G"), "a", found=True)
+        recent.told((str(number), "G"), "a", with_messages=True)
         recent.sized(str(number), 5.0)
         recent.is_due((str(number), "G"), "a")
     assert len(recent._found) <= 8_192
