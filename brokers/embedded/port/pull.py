@@ -100,23 +100,24 @@ class PullFacet(Facet):
             if plain is None or plain[0] != len(record):
                 return None
             size, at, length, _ = plain
-            if not following <= at < end:  # it is damaged, or not where it was put
+            if at != following:  # it is damaged, or not where it was put, or there is a hole
                 return None
-            following = at + 1
             if records and size > max_bytes:
                 end = at
                 break
+            following += 1
             records.append(record)
             starts.append(start)
             start += size
             body_bytes += length
             max_bytes -= size
-            if len(records) == max_messages:  # not to look behind the holes that may follow
+            if len(records) == max_messages:
                 end = following
                 break
         else:
-            if following < end:  # there are holes, or the store cannot be read, which this tells
-                next(log.read(queue.topic, queue.queue_id, following, end), None)
+            # What cannot be read ends the records without a word; so do holes at the end of what there is.
+            if following < end and next(log.read(queue.topic, queue.queue_id, following, end), None):
+                return None
         if not records:
             return [], max(end, offset)
         name = self._engine.settings.name

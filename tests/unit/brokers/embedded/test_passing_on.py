@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.column_families import ColumnFamilies
 from brokers.embedded.storage.keys import MESSAGES, message_key
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, PeerWireError
@@ -159,20 +161,52 @@ async def test_a_garbled_block_is_an_error_and_never_the_end_of_a_queue(tmp_path
         await broker.stop()
 
 
-async def test_a_record_that_names_another_offset_is_decoded(broker: EmbeddedBroker) -> None:
-    """What it says must not lead a reader on."""
+@pytest.mark.parametrize("named", [7, 4000])
+async def test_a_record_that_names_another_offset_is_decoded(broker: EmbeddedBroker, named: int) -> None:
+    """What it says must not lead a reader on, nor leave out what lies between."""
     await send(broker, [b"%d" % number for number in range(9)])
     state = broker._engine
     key = message_key(state.catalogue.topic("T").id, 0, 4)
     stored = state.store.get(MESSAGES, key)
     assert stored is not None
-    state.store.put(MESSAGES, key, place_record(stored, queue_id=0, offset=4000, commit_offset=1, store_ms=1))
-    await state.store.commit()
-    pulled = await broker.pull(
-        CONTEXT, "T", "", 0, 0, max_messages=9, max_bytes=1 << 20, passing=EVERYTHING, wait_until=None
+    state.store.put(
+        MESSAGES, key, place_record(stored, queue_id=0, offset=named, commit_offset=1, store_ms=1)
     )
-    assert not isinstance(pulled.messages, StoredRecords)
-    assert (len(pulled.messages), pulled.next_offset) == (9, 9)
+    await state.store.commit()
+    for room in (1 << 20, 4 * len(stored), 1):
+        bodies: list[bytes] = []
+        offset = 0
+        while offset < 9:
+            pulled = await broker.pull(
+                CONTEXT,
+                "T",
+                "",
+                0,
+                offset,
+                max_messages=9,
+                max_bytes=room,
+                passing=EVERYTHING,
+                wait_until=None,
+            )
+            assert pulled.next_offset > offset
+            bodies += [message.body for message in pulled.messages]
+            offset = pulled.next_offset
+        assert bodies == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize("read", [0, 10])
+async def test_records_that_end_early_are_read_by_their_offsets(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """RocksDB ends an iteration over values where it cannot read on, also when it can a moment later."""
+    await send(broker, [b"%d" % number for number in range(200)])
+    whole = ColumnFamilies.values
+    monkeypatch.setattr(ColumnFamilies, "values", lambda *place: islice(whole(*place), read))
+    pulled = await broker.pull(
+        CONTEXT, "T", "", 0, 0, max_messages=100, max_bytes=1 << 20, passing=EVERYTHING, wait_until=None
+    )
+    assert [message.body for message in pulled.messages] == [b"%d" % number for number in range(100)]
+    assert pulled.next_offset == 100
 
 
 def test_what_is_damaged_raises_when_it_is_read() -> None:
