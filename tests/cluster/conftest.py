@@ -46,22 +46,38 @@ def _controlled() -> RocketMQ:
     return RocketMQ(brokers=replicas("broker-a"), controllers=True, options=_SMALL)
 
 
+def _with_account() -> dict[str, str]:
+    """Settings of a broker that serves nobody but who has an account; the first is an administrator's."""
+    account = {"accessKey": ACCOUNT[0], "secretKey": ACCOUNT[1]}
+    provider = "org.apache.rocketmq.auth.authentication.provider"
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{provider}.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{provider}.LocalAuthenticationMetadataProvider",
+        "initAuthenticationUser": json.dumps({"username": ACCOUNT[0], "password": ACCOUNT[1]}),
+        "innerClientAuthenticationCredentials": json.dumps(account),
+    }
+
+
+def _ruled() -> RocketMQ:
+    """One broker that also decides what each account may do."""
+    provider = "org.apache.rocketmq.auth.authorization.provider"
+    rules = {
+        "authorizationEnabled": "true",
+        "authorizationProvider": f"{provider}.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": f"{provider}.LocalAuthorizationMetadataProvider",
+        "recallMessageEnable": "true",
+    }
+    return RocketMQ(settings=_with_account() | rules, options=_SMALL)
+
+
 def _guarded(papers: Papers) -> RocketMQ:
     """One broker that serves nobody but its one account, and has retry topics of the second kind.
 
     Who speaks TLS to it, or to its name server, is shown a certificate of an authority of the test's.
     """
     certificate, key = papers.pair("server")
-    account = {"accessKey": ACCOUNT[0], "secretKey": ACCOUNT[1]}
-    provider = "org.apache.rocketmq.auth.authentication.provider"
-    settings = {
-        "authenticationEnabled": "true",
-        "authenticationProvider": f"{provider}.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": f"{provider}.LocalAuthenticationMetadataProvider",
-        "initAuthenticationUser": json.dumps({"username": ACCOUNT[0], "password": ACCOUNT[1]}),
-        "innerClientAuthenticationCredentials": json.dumps(account),
-        "enableRetryTopicV2": "true",
-    }
+    settings = {**_with_account(), "enableRetryTopicV2": "true"}
     properties = {
         "tls.test.mode.enable": "false",  # else a server makes up a certificate
         "tls.server.certPath": str(certificate),
@@ -144,6 +160,12 @@ def guarded(papers: Papers) -> Callable[[], RocketMQ]:
 def guarded_cluster(clusters: Clusters, guarded: Callable[[], RocketMQ]) -> RocketMQ:
     """A broker with an account, which the gateway must have; it has no topics."""
     return clusters.of(guarded, ())
+
+
+@pytest.fixture
+def ruled_cluster(clusters: Clusters) -> RocketMQ:
+    """A broker that decides what each account may do; it has one, which may do everything, and no topics."""
+    return clusters.of(_ruled, ())
 
 
 @pytest.fixture
