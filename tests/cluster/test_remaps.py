@@ -178,6 +178,8 @@ class Following:
         self._queue = queue
         self.found: list[tuple[int, int]] = []
         """Offsets with the numbers of the messages there, in the order in which they came."""
+        self.stored_ms: dict[int, int] = {}
+        """When the message at an offset was stored."""
         self.failures: Counter[str] = Counter()
         self.offset = 0
         self._task = asyncio.create_task(self._run())
@@ -194,6 +196,8 @@ class Following:
                     case "message":
                         at = frame.message.system_properties.queue_offset
                         self.found.append((at, int(frame.message.body)))
+                        stored = frame.message.system_properties.store_timestamp
+                        self.stored_ms[at] = stored.ToMilliseconds()
                     case "next_offset":
                         self.offset = frame.next_offset
                     case "status" if frame.status.code not in (Code.OK, Code.MESSAGE_NOT_FOUND):
@@ -247,7 +251,6 @@ async def test_a_remap_under_load_loses_nothing_and_keeps_order_and_offsets(pair
         before = {queue.id: (await ends(client, queue))[1] for queue in queues}
         for queue in queues:
             await commit(client, queue, group, before[queue.id] - 1)
-        middle_ms = time.time_ns() // 1_000_000
         await lead(pair_cluster, "broker-b", topic, "remappingStaticTopic")
         await sending.goes_on()
         for queue in queues:
@@ -274,9 +277,12 @@ async def test_a_remap_under_load_loses_nothing_and_keeps_order_and_offsets(pair
             print(
                 f"queue {queue.id}: {len(numbers)} messages in {begin}..{end}, failed pulls {reader.failures}"
             )
-            at_middle = await offset_at(client, queue, middle_ms)
-            assert before[queue.id] <= at_middle <= end
-            assert all(offset < at_middle for offset, _ in reader.found if offset < before[queue.id])
+            # Of the messages before the remap, and of those behind it, one in the middle; and all of them.
+            moved = [[at for at in offsets if (at < before[queue.id]) is older] for older in (True, False)]
+            for time_ms in (0, *(reader.stored_ms[some[len(some) // 2]] for some in moved)):
+                first = min(at for at, stored_ms in reader.stored_ms.items() if stored_ms >= time_ms)
+                assert await offset_at(client, queue, time_ms) == first, f"queue {queue.id} at {time_ms}"
+            assert await offset_at(client, queue, time.time_ns() // 1_000_000 + 60_000) == end
             await commit(client, queue, group, end)
             assert await committed(client, queue, group) == end
         print(f"sent {sending.answered} in {sending.tries.total()} tries, stored {stored.total()}")
