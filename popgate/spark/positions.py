@@ -12,11 +12,15 @@ from popgate.spark.offsets import Offsets, named
 from popgate.spark.options import EARLIEST, LATEST, Position, SourceOptions, Where
 
 
-def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
-    """All queues that are read now. Raises SparkSourceError for one that is assigned and not there."""
+def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = False) -> list[QueuePlace]:
+    """All queues that are read now.
+
+    Raises SparkSourceError for one that is assigned and not there, and for a topic that an option names and
+    that has none, unless the query is `running`: then the queues may come back.
+    """
     if options.pattern:
         return _matching(client, options.pattern)
-    found = [queue for topic in options.topics for queue in _queues_of_topic(client, options, topic)]
+    found = [queue for topic in options.topics for queue in _queues_of_topic(client, options, topic, running)]
     if not options.assigned:
         return found
     missing = sorted(set(options.assigned) - set(found))
@@ -26,12 +30,14 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
     return list(options.assigned)
 
 
-def _queues_of_topic(client: QueueClient, options: SourceOptions, topic: str) -> list[QueuePlace]:
+def _queues_of_topic(
+    client: QueueClient, options: SourceOptions, topic: str, running: bool
+) -> list[QueuePlace]:
     try:
         found = client.queues(topic)
     except TopicNotFound as error:
         raise _refused(error, options, "create it, or correct its name") from error
-    if not found:
+    if not found and not running:
         closed = Forbidden(f"topic {topic} has no queue that may be read")
         raise _refused(closed, options, "give it permission to be read") from closed
     return found

@@ -178,6 +178,20 @@ def test_a_queue_that_is_gone_keeps_its_place() -> None:
     assert batches_of(query, last)[0] == [Range(B, 5, 6)]
 
 
+def test_a_topic_that_may_not_be_read_for_a_while_does_not_end_a_query_that_runs() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    del queues.bounds[A]
+    for _ in range(2):
+        assert query.latest(last) is last
+    queues.bounds[A] = (0, 11)
+    assert batches_of(query, last)[0] == [Range(A, 10, 11)]
+    del queues.bounds[A]
+    with pytest.raises(SparkSourceError, match="no queue that may be read"):
+        stream(queues).latest(last)
+
+
 def test_a_queue_that_was_made_anew_is_refused() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues, failOnDataLoss="false")
