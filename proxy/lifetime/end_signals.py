@@ -55,7 +55,8 @@ class Signals(Ending):
     """SIGTERM and SIGINT are the words, and SIGHUP when it comes because a terminal is closed.
 
     Who started us with `nohup` does not want SIGHUP to count. `on_hangup`: called for a SIGHUP that means
-    something else; whether it was heeded. Without it each is a word.
+    something else; whether it was heeded. A terminal that closes may send several, through the kernel and
+    through its shell: they are one word, and none that comes late kills the process before it has ended.
     """
 
     def __init__(
@@ -69,12 +70,15 @@ class Signals(Ending):
             loop.add_signal_handler(number, self._hung_up if number is signal.SIGHUP else self._came)
 
     def close(self) -> None:
+        """Once it was told to end SIGHUP stays ignored."""
         for number in self._numbers:
             self._loop.remove_signal_handler(number)
+        if self._first.done() and signal.SIGHUP in self._numbers:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _hung_up(self) -> None:
         if not self._on_hangup():
-            self._came()
+            self.begin()
 
     def _came(self) -> None:
         if self._first.done():

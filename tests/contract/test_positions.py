@@ -144,6 +144,7 @@ async def test_a_group_knows_the_topics_it_has_read(user):
 
     await user.eventually(are_known)
     assert other not in await user.broker.topics_of(group)
+    await user.is_written_down(one, group, 1)  # not after the deletion, which it would undo
     await user.broker.delete_topic(one)
     assert await user.broker.topics_of(group) == [two]
     with pytest.raises(GroupNotFound):

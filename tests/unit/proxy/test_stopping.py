@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from popgate.testing import MovableClock
 from proxy.app import App, build
 from proxy.config.settings import Settings
-from proxy.lifetime.end_signals import ended_in
+from proxy.lifetime.end_signals import Signals, ended_in
 from proxy.supervision.work import _guests_gone
 from tests.support.waiting import PATIENCE_S, until
 
@@ -178,3 +179,25 @@ async def test_each_part_that_hangs_is_left_alone_in_time_for_the_next_one(
     assert [one.let_go for one in hanging] == [True, True]
     assert capsys.readouterr().out.count("not closed in time") == 2
     await broker.stop()
+
+
+async def test_a_terminal_that_closes_may_say_so_more_than_once() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signals = Signals(asyncio.get_running_loop())
+    cut = asyncio.create_task(signals.second_of(asyncio.Event().wait()))  # type: ignore[arg-type]
+    for _ in range(2):
+        signal.raise_signal(signal.SIGHUP)
+        await signals.wait()
+    assert not cut.done()
+    signal.raise_signal(signal.SIGTERM)
+    assert not await cut
+    signals.close()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_without_an_end_signals_are_as_they_were() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signals = Signals(asyncio.get_running_loop())
+    signals.close()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
