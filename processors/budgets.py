@@ -6,8 +6,8 @@ to them once a request. Whoever holds nothing may always take one thing, however
 bound makes a message impossible; and a consumer takes at least one message while it has any room, so
 that a bound is passed by the rest of one message at most.
 
-The process is shared fairly: nobody may hold more than what is left free for the others. One that is
-greedy gets half of it, two get a third each, and there is always something left for who comes next.
+The process budget is shared fairly: no holder may have more than what is left free for the others. A single
+greedy holder gets half of it, two get a third each, and there is always something left for the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one door to meaning: what every protocol asks for, in the words of the domain.
+"""The entry point of all protocols into the domain: one method per operation.
 
 Every method is the same five steps in the same order, written down in each and hidden by no
 chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
@@ -69,9 +69,9 @@ _SWEEP_S = 10.0
 
 
 class MessagingProcessor:
-    """What doors call. Of one broker, and of as many doors as there are.
+    """The interface that all doors call; it serves one broker.
 
-    What is not on the way of a message is asked of a part: `metadata` (topics and groups), `offsets`,
+    Operations outside the path of a message belong to its parts: `metadata` (topics and groups), `offsets`,
     `lookup` (messages by id, key and place), `group_members`, `classic` (locks, retries sent back, replies),
     `stuck`.
     """

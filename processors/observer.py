@@ -55,7 +55,7 @@ class DoorSums:
 
 
 class Latest(Generic[_Listener]):
-    """Of listeners that come and go the one that counts: who came last of those that are here."""
+    """The current listener: of those that are registered, the one that was registered last."""
 
     def __init__(self, nobody: _Listener) -> None:
         """`nobody` counts while none is here."""

@@ -1,4 +1,4 @@
-"""What doors ask of the processor where plain arguments would be too many."""
+"""Request types for calls of the processor that would have too many plain arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ NOTHING_SAID = Said()
 
 @dataclass(slots=True, frozen=True)
 class LastSettled:
-    """What a client said of the delivery that it settled last, of those of which it said something.
+    """The last settlement in which a client sent details of the delivery, and these details.
 
     `what`: ack, change_invisible or dead_letter; `answer`: OK, or the name of the fault; `at_ms`: wall time.
     """

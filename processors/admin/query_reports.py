@@ -1,6 +1,6 @@
 """How streaming queries of clients stand, as their drivers report it, for the metrics of the gateway.
 
-A driver reports again and again while its query runs; of one that does not nothing is told after a while.
+A driver reports repeatedly while its query runs; a query without reports is removed after a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker's question about a half message finds its way to a producer."""
+"""Routes a broker's transaction check to a producer of the group, or of the topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from processors.observer import Observer
 
 
 class CheckRouter:
-    """Asks one of the producers, another one each time; the next when one cannot take it."""
+    """Sends a check to one producer, a different one each time; to the next if one cannot take it."""
 
     __slots__ = ("_clients", "_observer")
 
@@ -17,9 +17,9 @@ class CheckRouter:
         self._observer = observer
 
     def ask(self, check: TransactionCheck) -> bool:
-        """Whether a producer was asked: classic ones by the group of the half message.
+        """Whether a producer received the check. Classic producers are found by the half message's group.
 
-        Over gRPC the group of a producer is its topic (protocol facts 9.3, 39).
+        gRPC producers have no group name of their own, so theirs is the topic (protocol facts 9.3, 39).
         """
         topic, group = check.topic, check.producer_group
         asked = False

@@ -1,6 +1,6 @@
 """What a consumer may ask for: invisible times, waiting, batches, and what a client needs of its broker.
 
-Sources: protocol facts 1.5, 2.3, 4.6; clients.md on Go and Node.js.
+Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 """
 
 from __future__ import annotations

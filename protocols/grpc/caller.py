@@ -1,4 +1,4 @@
-"""A client that tries each call once, and tells what became of it: for those who look at a gateway."""
+"""A client for diagnosis: it tries each call once and reports the outcome."""
 
 from __future__ import annotations
 

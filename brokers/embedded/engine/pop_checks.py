@@ -1,4 +1,4 @@
-"""What is asked before a pop: whether it can be, and whether it may be now."""
+"""Checks before a pop: whether the request is possible, and whether it is allowed now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shares that nobody asks for leave memory: what they say is in the store, and comes back on demand.
+"""Evicts unused group topics from memory; their state is in the store and is loaded again on demand.
 
-A timed machine: every interval a round over all shares, cut into ticks of bounded work. A share goes that
-was not asked for since the round before, has no message that is held or rests, and nobody waits for.
+A timed machine: every interval a round over all group topics, cut into ticks of bounded work. One is evicted
+if it was not used since the last round, has no held or resting message, and no consumer waits for it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import Clock
 
 _LOOKED_AT = 512
-"""Shares per tick."""
+"""Group topics per tick."""
 
 
 class Eviction:
-    """Belongs to the shares that it was made with."""
+    """Works on the index of group topics that it was created with."""
 
     def __init__(
         self, shares: GroupTopicIndex, waiting: WaitQueue, clock: Clock, settings: EmbeddedSettings
@@ -37,7 +37,7 @@ class Eviction:
         return min(self._next_ms, self._clock.now_ms() + self._interval_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Look at a bounded number of shares."""
+        """Check a bounded number of group topics."""
         if not self._left:
             self._left = list(self._shares)
         for _ in range(min(_LOOKED_AT, len(self._left))):

@@ -1,4 +1,4 @@
-"""The shares of all groups: found by topic and group, again after a restart, and let go when they rest."""
+"""All group topics: found by topic and group, loaded again after a restart, and evicted when unused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PAIRS = 256
 
 
 class GroupTopicIndex:
-    """Shares by topic and group: those that are in use, or have messages that are held or rest.
+    """Group topics that are in use, or have messages that are held or rest, by topic and group.
 
-    The others are in the store only, and come back when somebody asks for them: a group that reads
-    no more costs no memory.
+    The others are in the store only, and are loaded when they are requested: a group that no longer reads
+    costs no memory.
     """
 
     def __init__(self, catalogue: Catalog, parts: LedgerParts) -> None:

@@ -10,7 +10,7 @@ _TRIES = 8
 
 
 class Cacheable(Protocol):
-    """What may be kept: `busy` while the store does not have all that it stands for."""
+    """An object that can be cached; `busy` while the store does not yet have all of its state."""
 
     def busy(self, turn: int) -> bool: ...
 

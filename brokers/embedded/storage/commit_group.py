@@ -1,4 +1,4 @@
-"""Who waits for a batch, and what follows once it is done."""
+"""The callbacks of one write batch and the callers that wait for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Room on the disk that producers do not get: consumers can finish what there is when it is nearly full.
+"""Disk space reserved for consumers: they can finish stored messages when the disk is nearly full.
 
-A write that finds no room fails, and with it the store until there is some again. So sends are
-refused before that, while receiving and acknowledging, which need little, go on; and what they
-finish, retention may remove. Nobody watches: a send looks, once a second at most.
+A write without disk space fails, and the store fails until there is space again. So sends are refused
+before that, while receives and acknowledgements, which need little space, continue; retention may remove
+the messages that they finish. There is no background check: a send checks, at most once a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One after the other, for each name: so that of two who make the same thing at once one finds it made."""
+"""A lock per name: concurrent creations of one topic or group are serialised; the second finds it created."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class KeyedLock:
-    """Holds something only for names that somebody is changing or waits to change."""
+    """Keeps a lock only while a caller holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -1,4 +1,4 @@
-"""Pauses, by the clock that everything else goes by."""
+"""Retries of requests that a busy broker refused; pauses use the injected `Clock`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LONGEST_REST_S = 1.0
 
 
 async def when_not_busy(clock: Clock, patience_s: float, ask: Callable[[], Awaitable[Command]]) -> Command:
-    """The answer of a broker, which is asked again while it says that it is busy, for so long.
+    """The response of a broker; the request is retried for up to `patience_s` while the broker is busy.
 
-    A busy broker has done nothing, so anything may be asked of it again.
+    A busy broker has not processed the request, so any request may be repeated.
     """
     until = clock.monotonic() + patience_s
     rest = _FIRST_REST_S

@@ -1,6 +1,6 @@
-"""Groups that a broker gives nothing, though it may have messages for them: what lies there waits.
+"""Groups that a broker refuses to serve, though it may have messages for them: those messages wait.
 
-Others serve them meanwhile, so that no client sees a failure; somebody must be told all the same.
+Other brokers serve these groups meanwhile, so no client sees an error; operators must still be informed.
 """
 
 from __future__ import annotations

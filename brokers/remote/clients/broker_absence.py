@@ -1,4 +1,4 @@
-"""Whether any broker of the cluster can be reached: somebody must be told when none can."""
+"""Detects when no broker of the cluster can be reached, so that this can be reported."""
 
 from __future__ import annotations
 

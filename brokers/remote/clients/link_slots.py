@@ -1,8 +1,8 @@
-"""Which client of a group is told on which link: a broker knows one client per group and connection.
+"""Which client of a group is registered on which link: a broker knows one client per group and connection.
 
-The first client of a group has seat 0, which is link 0, the next one seat 1, and so on; so there are as
-many links to a broker as the largest group of this process has clients, up to a bound. Clients beyond it
-are merged: brokers know of their groups by the others, and not of them.
+The first client of a group takes slot (seat) 0, which is link 0, the next one slot 1, and so on. So there are
+as many links to a broker as the largest group of this process has clients, up to a bound. Clients beyond the
+bound are merged: brokers know their groups through the other members, but not these clients themselves.
 """
 
 from __future__ import annotations

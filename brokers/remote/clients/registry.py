@@ -1,8 +1,8 @@
-"""Clients of this replica, as brokers know them: told with heartbeats, again and again, until they go.
+"""Clients of this replica, registered at brokers with repeated heartbeats until they leave.
 
-Without it nobody asks this replica what became of a half message, and the cluster's tools see nobody.
-Heartbeats are told and not asked: one is due every `client_heartbeat_s` for each client and broker, and
-at once when a client comes or changes, when a broker comes, and when a connection was made anew.
+Without it no broker sends transaction checks to this replica, and the cluster's tools see no clients.
+Heartbeats are sent without waiting for a response: one is due every `client_heartbeat_s` for each client and
+broker, and at once when a client joins or changes, when a broker appears, and when a connection is reopened.
 Sources: protocol facts 5.9, 7.4 and 7.5, any-replica section 2.
 """
 
@@ -58,7 +58,7 @@ class _Known:
 
 
 class ClientRegistry:
-    """Who is here, and which brokers were told of it."""
+    """The clients of this replica, and the brokers at which each is registered."""
 
     def __init__(self, links: ConnectionPool, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
         self._links = links

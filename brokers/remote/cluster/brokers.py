@@ -1,10 +1,10 @@
 """The brokers of all clusters that the name servers know, by name, and where each can be reached.
 
 A name server that was started anew has forgotten every broker until it hears of it again, up to half a
-minute later. So a broker that it does not name stays known while a link to it is open, and for a while.
-Of a pair it may hear of the slave first, and then tells it as the one who stands in for the master. A slave
-knows how far groups are some seconds late: who pops there is given again what was acknowledged. So a master
-that is missing where its slave is told stays the one to ask while it answers (`is_held`).
+minute later. So an unlisted broker stays known while a connection to it is open, and for a while after that.
+If the slave of a pair registers first, the name server lists it as acting for the master. A slave learns the
+progress of groups some seconds late: a pop there returns acknowledged messages again. So requests still go to
+an unlisted master whose slave is listed, as long as it responds (`is_held`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting for what others wait for, too."""
+"""One task shared by several waiting callers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Value = TypeVar("Value")
 async def shared(task: asyncio.Task[Value]) -> Value:
     """The outcome of a task that goes on when this caller is cancelled.
 
-    A task that is cancelled itself, because the gateway stops, is told as BrokerUnavailable: its
-    callers were not cancelled.
+    If the task itself is cancelled because the gateway stops, this raises BrokerUnavailable: its callers
+    were not cancelled.
     """
     try:
         return await asyncio.shield(task)

@@ -1,8 +1,8 @@
-"""Taking messages of a cluster: brokers in turn, those that had something lately first; waiting for news.
+"""Pops from a cluster: brokers in turn, those that recently had messages first; then long polling.
 
-A waiting pop takes nothing while it waits: the brokers are asked whether there is something
-(`brokers.remote.consume.arrival_watch`), and who is woken pops without waiting. Whatever a pop answer brings
-after its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
+A waiting pop takes no messages while it waits: the gateway asks the brokers whether messages have arrived
+(`brokers.remote.consume.arrival_watch`), and a woken caller pops without waiting. Messages of a response
+whose caller has gone are returned. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Popper:
     # -- inside -------------------------------------------------------------------------------
 
     async def _admitted(self, context: Context, request: Pop) -> PopAttempt:
-        """Raises what a pop of this topic by this group is answered with now."""
+        """The attempt for a pop; raises the error with which this topic or group refuses it now."""
         if request.max_messages < 1:
             raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
         if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
@@ -160,9 +160,10 @@ class Popper:
         return PopAttempt(context, request, config, route, brokers)
 
     async def _first_look(self, want: PopAttempt, *, waits: bool) -> list[StoredMessage]:
-        """Look where there may be something; who waits is told of the others by their brokers.
+        """Pop from likely brokers; a waiting caller learns of the others by their notifications.
 
-        A repeated receive of an ordered group gets what it holds, which is no news: it looks everywhere.
+        A repeated receive of an ordered group gets messages that it already holds, for which no broker
+        sends a notification: it tries all brokers.
         """
         request = want.request
         brokers = want.brokers
@@ -173,7 +174,7 @@ class Popper:
         shelf = request.topic, request.group
         had = [broker for broker in brokers if self._recent.had(shelf, broker)]
         rest = [broker for broker in brokers if broker not in had]
-        # Who always finds something never comes to the others, and they must not wait for that to end.
+        # A caller that always finds messages would never try the other brokers: those are due now and then.
         due = [broker for broker in rest if had and self._recent.is_due(shelf, broker)]
         if waits and not (request.ordered and request.attempt_id):
             brokers = [*due, *had]
@@ -182,11 +183,12 @@ class Popper:
         return await self.look(want, brokers)
 
     async def look(self, want: PopAttempt, brokers: Sequence[str]) -> list[StoredMessage]:
-        """Ask one broker after the other until one has something; raises when none that there is answers.
+        """Try one broker after the other until one returns messages; raises if no broker responds.
 
-        What one took whose answer was lost comes back when its time is over: others may be asked. So may
-        they when one refuses: it may not know the group, because it was away when that was made, or let
-        nobody read, because it is taken out of the cluster. What is wrong with the request they all say.
+        If a response is lost, its messages come back after their invisible time, so it is safe to try
+        other brokers. It is also safe after a refusal: a broker may not know the group, because it was down
+        when the group was created, or may forbid reading, because it is being removed from the cluster. If
+        the request itself is invalid, all brokers refuse it.
         """
         failure: GatewayError | None = None
         refusals: dict[str, GatewayError] = {}
@@ -220,7 +222,7 @@ class Popper:
         return messages
 
     async def _take(self, want: PopAttempt, broker: str) -> list[StoredMessage]:
-        """One pop of one broker. A caller who is cancelled holds nothing of what it brings."""
+        """One pop from one broker. A cancelled caller does not hold any of its messages."""
         request, allowance = want.request, want.context.allowance
         max_bytes = request.max_bytes
         if allowance is not None:
@@ -296,7 +298,7 @@ class Popper:
         self._routes.clusters.suspect(broker)
 
     async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
-        """Whether a broker has something for a line. Raises what it fails with."""
+        """Whether a broker has messages for a line of waiters. Raises the broker's error."""
         key = line.key
         fields = {
             "consumerGroup": key.group,

@@ -1,8 +1,8 @@
-"""Pops of one turn of the loop that ask a broker for the same: one request, its messages dealt out.
+"""Pops with equal arguments in one event-loop turn become one POP_MESSAGE; its messages are distributed.
 
-Nobody who waits for messages has a task, a shield or a timer of its own: an answer is told to its request,
-which gives to those who are still there; what nobody has room for is given back. Source: protocol facts
-4.3, 1 and 6.
+Waiting callers have no task, shield or timer of their own: the response is passed to its batch, which
+distributes the messages among callers that still wait; messages for which no caller has room are returned
+to the broker. Source: protocol facts 4.3, 1 and 6.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _log = logging.getLogger(__name__)
 MOST_MESSAGES = 32
 """That a broker gives in one answer (protocol facts 4.3, 1)."""
 _GATHERED_BYTES = 256 * 1024
-"""About so much is asked for at most in the name of several: more a broker reads from no queue at a time."""
+"""Approximate limit of a request for several callers: a broker reads no more from a queue at a time."""
 _LATE_S = 60.0
-"""So long the answer of one that was given up is listened for all the same, or twice as long as it had:
-what it brings can be given back at once."""
+"""How long the response to an abandoned request is still awaited, or twice its timeout if that is longer:
+its messages can then be returned at once."""
 _STOP_S = 10.0
 """So long a stop waits for such answers."""
 _SOON_S = 0.0005
-"""Timers ring a little early, and floats are not exact: who has less time left than this has none."""
+"""Timers fire slightly early, and floats are inexact: less remaining time than this counts as none."""
 
 Key = tuple[str, str, str, int, int, bool, str]
 
 
 class PopCaller:
-    """One who takes. It is asked for `asks` in its name; it takes up to `most`, and the first one always."""
+    """A caller of `take`: requests `asks` messages, accepts up to `most`, and always the first one."""
 
     __slots__ = ("about", "asks", "got", "max_bytes", "most", "size", "want")
 
@@ -55,7 +55,7 @@ class PopCaller:
 
 
 class Batch:
-    """A request on its way, and in whose name it is."""
+    """A request in progress, and the callers that share it."""
 
     __slots__ = ("alone", "asked", "asks", "broker", "over", "takers")
 
@@ -64,7 +64,7 @@ class Batch:
         self.takers = [taker]
         self.asks = taker.asks
         self.alone = alone
-        """Nobody else may join, and nobody is asked for again on its account."""
+        """No other caller may join, and no further request is sent on its account."""
         self.asked = 0.0
         self.over: asyncio.Future[None] | None = None
         """For who waits until it is answered."""
@@ -84,7 +84,7 @@ class Batch:
 
 
 class PopReader(Protocol):
-    """What pops are asked with, and what becomes of their answers."""
+    """Builds the fields of pop requests and processes their responses."""
 
     def pop_fields(self, want: PopAttempt, most: int) -> dict[str, str]: ...
 
@@ -104,10 +104,10 @@ class PopReader(Protocol):
 
 
 def deal(messages: list[StoredMessage], takers: Sequence[PopCaller]) -> tuple[list[list[StoredMessage]], int]:
-    """What each gets, and how many of `messages` were dealt: the rest has no taker.
+    """The messages for each caller, and how many of `messages` were distributed; the rest has no taker.
 
-    Everybody gets one, however large it is, before those who came first get as many as they have room for.
-    Each gets messages in their order, and is left out for good after one that it has no room for.
+    Every caller gets one message, however large, before the earliest callers get all that they have room for.
+    Each caller gets messages in their order, and gets no more after the first one that it has no room for.
     """
     dealt = [[message] for message in messages[: len(takers)]]
     done = len(dealt)
@@ -127,9 +127,9 @@ def deal(messages: list[StoredMessage], takers: Sequence[PopCaller]) -> tuple[li
 
 
 class PopBatcher:
-    """One request per broker, shelf and turn of the loop, or several where one would be too large.
+    """One request per broker, set of pop arguments and loop turn, or several if one would be too large.
 
-    A broker that need not wait answers at once: after `answer_s` it is given up, and others are asked.
+    These pops do not wait at the broker, so it responds at once: after `answer_s` the caller tries others.
     """
 
     def __init__(self, client: BrokerClient, clock: Clock, answers: PopReader, answer_s: float) -> None:

@@ -1,6 +1,6 @@
-"""What of a pop answer goes to the caller: what passes, has attempts left, and fits.
+"""Which messages of a pop response go to the caller: those that pass the filter, have attempts left, and fit.
 
-The rest is finished, buried or given back. Source: protocol facts 4.8, any-replica section 1.
+The others are acknowledged, dead-lettered or returned. Source: protocol facts 4.8, any-replica section 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PopAttempt:
 
 
 class PopFilter(ReportsDeadLetters):
-    """What popping does with what it got."""
+    """Sorts popped messages into those to deliver, acknowledge, dead-letter or return."""
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries

@@ -1,7 +1,7 @@
 """Clients that wait for messages: one line per topic, group and queue, woken one by one.
 
-Nobody in a line holds anything. Who is woken looks at the broker that has something, and says what
-came of it: then the next one is woken, if there is more.
+Waiting clients hold no messages. A woken client pops from the broker that has messages and reports the
+result; if more messages are left, the next client is woken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from popgate.errors import TooManyRequests
 
 _SMALLEST_SWEEP = 1_024
 _SOON_S = 0.0005
-"""Timers ring a little early, and floats are not exact: who has less time left than this has none."""
+"""Timers fire slightly early, and floats are inexact: less remaining time than this counts as none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,9 +33,9 @@ class LineKey:
 
 
 class Waiter:
-    """One who waits. `call`: the broker to look at, "" for all of them; None when its time is over.
+    """A waiting client. `call`: the broker to pop from, "" for all of them; None after its time is over.
 
-    `look` is set while it looks: what it found is told to it.
+    `look` is set while the client pops; it receives the result of that pop.
     """
 
     __slots__ = ("call", "line", "look")

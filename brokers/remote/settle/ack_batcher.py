@@ -1,7 +1,7 @@
 """Acknowledgements: those of one turn of the loop go to a broker in one request.
 
-A single one is asked alone, because then the broker says when it is nonsense; of a batch it leaves out
-in silence what does not fit (protocol facts 4.4).
+A single acknowledgement is sent as ACK_MESSAGE, because the broker then reports an invalid one; in a
+BATCH_ACK_MESSAGE it silently ignores invalid entries (protocol facts 4.4).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
 _WIDEST = 1_024
-"""Offsets from the start of its check point: what is further away is asked alone."""
+"""Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
 PATIENCE_S = 3.0
-"""How long a broker may be busy before that is told."""
+"""How long a broker may be busy before the error is returned."""
 _MOST = 1_024
 """Acknowledgements of one request."""
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})

@@ -1,4 +1,4 @@
-"""Handles that this process knows to be worth nothing any more, so that nothing comes back through them.
+"""Receipt handles that this process knows to be spent, so that no message is revived through them.
 
 A broker checks no state: a change of the invisible time with the handle of a finished message brings
 the message back (any-replica, section 1). What is remembered here only makes that rarer; another

@@ -1,7 +1,7 @@
-"""Checks: a broker asks what became of a half message that nobody ended, and a producer is asked.
+"""Transaction checks: a broker asks about an open half message, and the gateway passes that to a producer.
 
-The broker stored the half message again before it asked, at new offsets: the id that goes out with
-the question names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the requests as 5.5.0 makes them.
+The broker stores the half message again, at new offsets, before it sends the check: the transaction id in
+the check names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the requests as 5.5.0 makes them.
 
 It asks also about some that were ended: it looks at half messages that it may not ask about yet, stores
 each again behind the others, and does not match an end of the former place with the latter. So the

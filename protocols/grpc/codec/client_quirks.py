@@ -1,4 +1,4 @@
-"""What single official clients cannot take, found by their language. Source: protocol facts 1.8."""
+"""Workarounds for limitations of individual official clients, by language. Source: protocol facts 1.8."""
 
 from __future__ import annotations
 

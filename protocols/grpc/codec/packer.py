@@ -1,9 +1,9 @@
-"""Sends that are like nearly all: from a request straight to the batch that a broker stores.
+"""Fast path for ordinary sends: from a request straight to the batch that a broker stores.
 
-A message of type NORMAL with nothing but a tag, keys, and properties in plain ASCII needs no look by anybody
-else: it is checked here by the rules of `processors.produce.message_checks`, all of its texts at once, and
-written down as that stores it. Whatever is not so - another field, a bound that is reached, a fault - makes
-None of the whole request: it is then converted and judged as any other, which alone decides what is wrong.
+A message of type NORMAL with nothing but a tag, keys, and properties in plain ASCII needs no other check: it
+is checked here by the rules of `processors.produce.message_checks`, all of its texts at once, and encoded in
+the form that those produce. For anything else (another field, a bound that is reached, a fault) the packer
+returns None for the whole request, which then takes the general path; only that path decides on errors.
 Sources: protocol facts 1.10, 2.2, 3.5 and 5.7.
 """
 

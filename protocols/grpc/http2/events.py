@@ -1,4 +1,4 @@
-"""What a connection tells of its calls."""
+"""Events that a connection reports about its calls."""
 
 from __future__ import annotations
 

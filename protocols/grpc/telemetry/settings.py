@@ -1,6 +1,6 @@
-"""The settings a client gets back: its own words, and what the gateway decides.
+"""A client's settings merged with its group's configuration and the gateway's limits.
 
-Sources: protocol facts 1.7 (merged settings), pitfalls 7 and 8, clients.md sections 1 and 2.
+Sources: protocol facts 1.7 (merged settings), pitfalls 7 and 8, docs/clients.md ("Good to know").
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _LITE_TYPES = frozenset((pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SI
 
 
 def kind_in(settings: pb.Settings) -> ClientKind:
-    """What the client is. One that does not say so is what its settings are for.
+    """Client type; if unspecified, inferred from the settings.
 
-    Raises BadRequest: neither publishing nor subscription, or not the kind it says.
+    Raises BadRequest if the settings have neither publishing nor subscription, or do not match the type.
     """
     side = settings.WhichOneof("pub_sub")
     if side is None:
@@ -150,7 +150,7 @@ def polling_wait(settings: pb.Settings) -> float | None:
 
 
 def merged(settings: pb.Settings, context: Context, limits: Limits, group: GroupConfig | None) -> pb.Settings:
-    """The answer to a client's settings; everything that is not decided here is echoed.
+    """The response to a client's settings; fields that the gateway does not decide are echoed.
 
     `group` is the consumer group's configuration, None for a producer.
     """
@@ -167,7 +167,7 @@ def merged(settings: pb.Settings, context: Context, limits: Limits, group: Group
     else:
         answer.subscription.fifo = group.ordered
         if settings.client_type in _LITE_TYPES:
-            # Messages of a lite topic come in order; and clients take a quota that is not told for 0.
+            # Messages of a lite topic are ordered; and clients read a missing quota as 0.
             answer.subscription.fifo = True
             answer.subscription.lite_subscription_quota = lite_quota(group, limits)
             answer.subscription.max_lite_topic_size = limits.max_lite_topic_bytes

@@ -22,7 +22,7 @@ _Names = tuple[str, str]
 
 
 class PendingCommits:
-    """Lets who asks for a position wait for those that were told before."""
+    """Makes a query for a position wait for the commits that came before it."""
 
     def __init__(self) -> None:
         self._under_way: dict[_Names, dict[asyncio.Future[None], None]] = {}

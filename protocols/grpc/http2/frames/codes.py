@@ -67,7 +67,7 @@ class ErrorCode(IntEnum):
 
 @unique
 class Flood(IntEnum):
-    """What a peer can do too much of. The names, in lower case, are values of a label."""
+    """Kinds of frames that a peer can send too often. Names, in lower case, are values of a label."""
 
     RESETS = 0
     CONTINUATIONS = 1
@@ -100,7 +100,7 @@ class Http2Error(PeerWireError):
 
 
 class FloodError(Http2Error):
-    """More of something that costs us and means nothing than anybody sends who means well."""
+    """A peer sent more frames that cost work and carry nothing than any well-behaved peer sends."""
 
     def __init__(self, flood: Flood, sentence: str) -> None:
         super().__init__(sentence, ErrorCode.ENHANCE_YOUR_CALM, flood.name.lower())

@@ -1,8 +1,8 @@
 """The server's side of an HTTP/2 connection, without input and output. Source: RFC 9113.
 
-It reads frames and keeps to the rules of the protocol; what a request means says who derives from it, in
-`_on_headers`, `_on_data`, `_on_end` and `_on_cut`. Everything that costs something and brings nothing is
-counted (`Flood`); a header block and a frame have a size that they cannot pass.
+It reads frames and enforces the rules of the protocol; subclasses interpret requests, in `_on_headers`,
+`_on_data`, `_on_end` and `_on_cut`. Frames that cost work and carry no request data are counted (`Flood`);
+the sizes of header blocks and frames are bounded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a connection does by time, how it ends, and what it does not bear.
+"""Timeouts of a connection, how it is closed, and the limits beyond which it is closed.
 
 Source: RFC 9113 sections 6.7, 6.8 and 10.5. Time is told by `tick`, a second or so apart.
 """
