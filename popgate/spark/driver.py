@@ -60,8 +60,6 @@ class Stream:
         self._now, self._idle_since = now, now()
         self._seen: set[QueuePlace] = set()
         """The queues that were there when that was asked last."""
-        self._running = False
-        """Whether it has looked for a batch before."""
         self._committed: dict[QueuePlace, int] = {}
         """Where the group was set to."""
         self._initial: dict[str, Any] | None = None
@@ -174,7 +172,7 @@ class Stream:
         """
         queues = self._queues(client)
         self._check_age(client, before, [queue for queue in queues if queue not in self._seen])
-        self._seen, self._running = set(queues), True
+        self._seen = set(queues)
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
         new = client.minimums([queue for queue in queues if queue not in before.queues])
@@ -205,7 +203,7 @@ class Stream:
             self._warn(sentence)
 
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
-        return queues_of(client, self._options, running=self._running)
+        return queues_of(client, self._options, running=self.reported is not None)
 
     def _ask(self, work: Callable[[QueueClient], T]) -> T:
         # A topic that was there and is gone ends the query.

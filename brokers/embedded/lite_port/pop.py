@@ -214,7 +214,9 @@ class LitePopFacet(Facet):
             if not want.repeated:
                 self._undo_lite(taken)
             raise
-        return not want.repeated or all(len(self._held_of(item)) == len(item[2]) for item in taken)
+        return not want.repeated or all(
+            len(self._held_of(delivery)) == len(delivery[2]) for delivery in taken
+        )
 
     def _held_of(self, taken: Taken) -> list[int]:
         """Of what was taken, that which still is held by this delivery."""
@@ -238,9 +240,9 @@ class LitePopFacet(Facet):
     def _undo_lite(self, taken: list[Taken]) -> None:
         engine = self._engine
         now_ms = engine.steady.now_ms()
-        for item in taken:
-            held = self._held_of(item)
-            place = self._place_now(item[0])
+        for delivery in taken:
+            held = self._held_of(delivery)
+            place = self._place_now(delivery[0])
             if place is not None and held:
                 for offset in held:
                     place.free(offset, now_ms)

@@ -41,7 +41,7 @@ class GroupStatusFacet(Facet):
         held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         limit = min(limit, _MOST_HELD)
         if takes_lite_topics(held_group.config, held_topic.name):
-            return [self._held_lite(*item) for item in await held_of(engine, held_topic, held_group, limit)]
+            return [self._held_lite(*place) for place in await held_of(engine, held_topic, held_group, limit)]
         share = engine.shares.get(held_topic.id, held_group.id)
         now_ms = engine.steady.now_ms()
         entries: list[tuple[int, int, Ledger, Entry]] = []
@@ -51,7 +51,7 @@ class GroupStatusFacet(Facet):
                 for offset, entry in ledger.entries.items()
                 if entry.held and entry.due_ms > now_ms
             ]
-            entries = nsmallest(limit, entries, key=lambda item: item[:2])
+            entries = nsmallest(limit, entries, key=lambda row: row[:2])
             await asyncio.sleep(0)  # a ledger may have very many entries
         lanes: dict[int, list[int]] = {}
         held = []

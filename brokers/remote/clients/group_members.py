@@ -81,9 +81,9 @@ class GroupMembers(TellsConsumers):
     async def _gathered(self, group: str, brokers: Sequence[str]) -> list[Connection]:
         by_broker, failures = await of_each(brokers, lambda broker: self._connected(group, broker))
         unreached = (BrokerUnavailable, BrokerTimeout)
-        if not by_broker or any(not isinstance(item, unreached) for item in failures.values()):
+        if not by_broker or any(not isinstance(error, unreached) for error in failures.values()):
             raise worst(failures)
-        return [item for connections in by_broker.values() for item in connections]
+        return [connection for connections in by_broker.values() for connection in connections]
 
     async def _connected(self, group: str, broker: str) -> Sequence[Connection]:
         answer = await self._client.call(

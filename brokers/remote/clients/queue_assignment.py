@@ -33,7 +33,7 @@ class QueueAssignment(AssignsQueues):
     ) -> list[AssignedQueue]:
         """Any broker of the topic tells for all of them."""
         route = await self._routes.of(topic)
-        masters = [item.name for item in route.brokers if item.master is not None]
+        masters = [data.name for data in route.brokers if data.master is not None]
         if not masters:
             raise BrokerUnavailable(f"no broker of topic {topic} has a master now")
         broker = random.choice(masters)  # noqa: S311
@@ -46,9 +46,9 @@ class QueueAssignment(AssignsQueues):
         except PeerWireError as error:
             raise BrokerTimeout(f"broker {broker} assigned what cannot be read: {error}") from error
         return [
-            AssignedQueue(item.queue.broker, item.queue.queue_id, item.mode == POP)
-            for item in assignments
-            if item.queue.topic == topic
+            AssignedQueue(assignment.queue.broker, assignment.queue.queue_id, assignment.mode == POP)
+            for assignment in assignments
+            if assignment.queue.topic == topic
         ]
 
     async def set_popped(self, context: Context, topic: str, group: str, popped: bool, share: int) -> None:

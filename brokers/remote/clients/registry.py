@@ -303,7 +303,7 @@ class ClientRegistry:
             if count % _AT_A_TIME == _AT_A_TIME - 1:
                 await asyncio.sleep(0)
         asked, self._to_ask = self._to_ask, {}
-        await asyncio.gather(*(self._ask(address, *entry) for address, entry in asked.items()))
+        await asyncio.gather(*(self._ask(address, *question) for address, question in asked.items()))
 
     async def _ask(self, address: str, known: _Known, link: int) -> None:
         """One heartbeat of those that a broker was told, with its answer: whether it takes them at all."""

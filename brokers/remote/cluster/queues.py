@@ -31,9 +31,9 @@ def places_of(topic: str, route: TopicRoute) -> list[Place]:
 
     Written to is a queue whose broker has a master, read one whose broker has a slave at least.
     """
-    brokers = {entry.name: entry for entry in route.brokers if entry.addresses}
+    brokers = {broker.name: broker for broker in route.brokers if broker.addresses}
     if route.mappings:
-        by_broker = {entry.broker: entry for entry in route.queues}
+        by_broker = {data.broker: data for data in route.queues}
         return [
             Place(topic, led.broker, logic, _allowed(by_broker[led.broker], brokers[led.broker]), True)
             for logic, led in sorted(leaders(route.mappings.values()).items())
@@ -41,7 +41,7 @@ def places_of(topic: str, route: TopicRoute) -> list[Place]:
         ]
     ordered = _order_queues(route)
     places = []
-    for data in sorted(route.queues, key=lambda entry: entry.broker):
+    for data in sorted(route.queues, key=lambda queues: queues.broker):
         broker = brokers.get(data.broker)
         if broker is None:
             continue

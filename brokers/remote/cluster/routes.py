@@ -242,15 +242,15 @@ class Routes:
 
         Where a slave stands in nothing can be written, so its queues are told as not writable.
         """
-        held = {entry.name for entry in route.brokers if self.clusters.is_held(entry.name)}
+        held = {broker.name for broker in route.brokers if self.clusters.is_held(broker.name)}
         if not held:
             return route
-        queues = {entry.broker: entry for entry in before.queues if entry.broker in held}
+        queues = {data.broker: data for data in before.queues if data.broker in held}
         brokers = {name: self.clusters.get(name) for name in held}
         return replace(
             route,
-            queues=tuple(queues.get(entry.broker, entry) for entry in route.queues),
-            brokers=tuple(brokers.get(entry.name) or entry for entry in route.brokers),
+            queues=tuple(queues.get(data.broker, data) for data in route.queues),
+            brokers=tuple(brokers.get(broker.name) or broker for broker in route.brokers),
         )
 
     async def _remembered(self, before: TopicRoute, route: TopicRoute) -> TopicRoute:
@@ -258,8 +258,8 @@ class Routes:
 
         A name server that does not know a broker knows none of its topics (6.2).
         """
-        named = {entry.name for entry in route.brokers}
-        gone = {entry.name for entry in before.brokers if entry.name not in named}
+        named = {broker.name for broker in route.brokers}
+        gone = {broker.name for broker in before.brokers if broker.name not in named}
         if not gone:
             return route
         try:
@@ -271,8 +271,8 @@ class Routes:
             return route
         return replace(
             route,
-            queues=route.queues + tuple(entry for entry in before.queues if entry.broker in kept),
-            brokers=route.brokers + tuple(entry for entry in before.brokers if entry.name in kept),
+            queues=route.queues + tuple(data for data in before.queues if data.broker in kept),
+            brokers=route.brokers + tuple(broker for broker in before.brokers if broker.name in kept),
             mappings={**{n: m for n, m in before.mappings.items() if n in kept}, **route.mappings},
         )
 
@@ -289,9 +289,9 @@ class Routes:
 
 def _usable(route: TopicRoute) -> TopicRoute:
     """Without brokers that have no address, and without queues of brokers that are not told."""
-    brokers = tuple(entry for entry in route.brokers if entry.addresses)
-    names = {entry.name for entry in brokers}
-    queues = tuple(entry for entry in route.queues if entry.broker in names)
+    brokers = tuple(broker for broker in route.brokers if broker.addresses)
+    names = {broker.name for broker in brokers}
+    queues = tuple(data for data in route.queues if data.broker in names)
     if len(brokers) == len(route.brokers) and len(queues) == len(route.queues):
         return route
     return replace(route, brokers=brokers, queues=queues)

@@ -145,7 +145,7 @@ class Popper:
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
         readable = {
-            broker.broker: broker for broker in route.queues if broker.readable and broker.read_queues
+            queues.broker: queues for queues in route.queues if queues.readable and queues.read_queues
         }
         if not readable:
             raise Forbidden(f"topic {request.topic} is not readable")

@@ -165,9 +165,9 @@ class Groups(TellsReaders):
                 answer, broker, f"the groups of topic {topic}", lambda body: texts(body, "groupList")
             )
 
-        body, failures = await of_each(brokers, ask)
-        readers = sorted({group for groups in body.values() for group in groups})
-        return readers if body else None, failures
+        by_broker, failures = await of_each(brokers, ask)
+        readers = sorted({group for groups in by_broker.values() for group in groups})
+        return readers if by_broker else None, failures
 
     async def delete_group_at(self, broker: str, name: str) -> None:
         """Delete a group and its positions on one broker, which need not have it."""

@@ -123,10 +123,10 @@ class Topics:
             route = await self._routes.now(config.name)
             if route.mappings:
                 raise BadRequest(f"topic {config.name} is static: an operator maps its queues")
-            brokers = [name.name for name in route.brokers if name.master is not None]
+            brokers = [data.name for data in route.brokers if data.master is not None]
             if not brokers:
                 raise BrokerUnavailable(f"no broker of topic {config.name} has a master now")
-            by_broker, failures = await of_each(brokers, lambda name: self._told(name, config.name))
+            by_broker, failures = await of_each(brokers, lambda broker: self._told(broker, config.name))
             if failures:
                 raise worst(failures)
             changes = {}
@@ -173,21 +173,21 @@ class Topics:
         """The settings as the first broker that answers has them, with the queues that the route tells of."""
         route = await self._routes.of(name)
         failures: dict[str, GatewayError] = {}
-        brokers = [item.name for item in route.brokers]
-        brokers.sort(key=lambda item: not self._is_reached(item))
+        brokers = [data.name for data in route.brokers]
+        brokers.sort(key=lambda broker: not self._is_reached(broker))
         for broker in brokers:
             try:
                 config = topic_in(await self._told(broker, name))
             except GatewayError as error:
                 failures[broker] = error if self._access.knows_best(broker) else _not_told(error)
                 continue
-            here = [item for item in route.queues if item.broker in brokers]
+            here = [queues for queues in route.queues if queues.broker in brokers]
             return replace(
                 config,
-                read_queues=max([item.read_queues for item in here] + [config.read_queues]),
-                write_queues=max([item.write_queues for item in here] + [config.write_queues]),
+                read_queues=max([queues.read_queues for queues in here] + [config.read_queues]),
+                write_queues=max([queues.write_queues for queues in here] + [config.write_queues]),
             )
-        silent = [item for item in failures.values() if not isinstance(item, NotFound)]
+        silent = [failure for failure in failures.values() if not isinstance(failure, NotFound)]
         raise silent[0] if silent else TopicNotFound(name)
 
     def _is_reached(self, broker: str) -> bool:

@@ -40,10 +40,10 @@ class GroupProgress:
 
     async def progress(self, group: str, topic: str) -> list[Progress]:
         config = await self._groups.group(group)
-        places = [(item, False) for item in places_of(topic, await self._access.route_of(topic))]
+        places = [(place, False) for place in places_of(topic, await self._access.route_of(topic))]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            places += [(item, True) for item in await self._offsets.places_if_there(make(group, topic))]
-        readable = iter([item for item in places if item[0].permission & Permission.READ])
+            places += [(place, True) for place in await self._offsets.places_if_there(make(group, topic))]
+        readable = iter([pair for pair in places if pair[0].permission & Permission.READ])
         progress: list[Progress] = []
         while some := list(islice(readable, _AT_ONCE)):
             progress += await asyncio.gather(*(self._progress(config, place, retry) for place, retry in some))
@@ -99,15 +99,15 @@ class GroupProgress:
         free: dict[str, int] = {}
         looked_at = 0
         for stats in by_broker.values():
-            for item in stats:
+            for queue_stats in stats:
                 looked_at += 1
-                topic = _topic_of_retries(item.topic, group)
-                if topic == item.topic:
-                    unread[topic] = unread.get(topic, 0) + item.lag
+                topic = _topic_of_retries(queue_stats.topic, group)
+                if topic == queue_stats.topic:
+                    unread[topic] = unread.get(topic, 0) + queue_stats.lag
                 else:
-                    free[topic] = free.get(topic, 0) + item.lag
+                    free[topic] = free.get(topic, 0) + queue_stats.lag
         names = sorted(unread.keys() | free.keys())
-        return [_standing(group, item, unread.get(item, 0), free.get(item, 0)) for item in names], looked_at
+        return [_standing(group, name, unread.get(name, 0), free.get(name, 0)) for name in names], looked_at
 
     async def _stats_at(self, broker: str, group: str) -> list[_Stats]:
         answer = await self._access.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})

@@ -55,7 +55,7 @@ class MessageLookup(FindsByPlace):
         messages = await self._query(
             context,
             topic,
-            [item.name for item in route.brokers],
+            [data.name for data in route.brokers],
             {
                 "key": message_id,
                 "maxNum": str(_MOST_COPIES),
@@ -66,7 +66,7 @@ class MessageLookup(FindsByPlace):
             lambda record: find_property(record.properties, _UNIQ_KEY) == packed,
         )
         placed = await self._find_place(context, topic, message_id)
-        if placed is not None and all(_place(item) != _place(placed) for item in messages):
+        if placed is not None and all(_place(message) != _place(placed) for message in messages):
             messages.append(placed)
         return messages
 

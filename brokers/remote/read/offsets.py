@@ -160,10 +160,10 @@ class ClusterOffsets(HoldsResets):
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
         await self._groups.group(group)
         route = await self._access.route_of(topic)
-        places = [item for item in places_of(topic, route) if item.permission & Permission.READ]
+        places = [place for place in places_of(topic, route) if place.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
-        was_set = {(item.broker, item.queue_id): at for item, at in zip(places, offsets, strict=True)}
+        was_set = {(place.broker, place.queue_id): at for place, at in zip(places, offsets, strict=True)}
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
             retries = await self.places_if_there(make(group, topic))
             places += retries

@@ -66,14 +66,14 @@ class QueueLocks(LeasesQueues):
             body = _body(name, owner, by_broker[broker])
             answer = await self._client.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
             return object_in(
-                answer, broker, "the locked queues", lambda result: list(each(result, "lockOKMQSet", _queue))
+                answer, broker, "the locked queues", lambda body: list(each(body, "lockOKMQSet", _queue))
             )
 
-        result, failures = await of_each(by_broker, ask)
-        if failures and not result:
+        answers, failures = await of_each(by_broker, ask)
+        if failures and not answers:
             raise worst(failures)
         mine = []
-        for broker, locked in result.items():
+        for broker, locked in answers.items():
             got = set(locked)
             mine += [named for key, named in by_broker[broker].items() if key in got]
         return mine

@@ -157,10 +157,10 @@ class QueueNumberStore(NumbersQueues):
 
     async def _write(self, topic: str, numbers: QueueNumbers, by_server: Mapping[str, QueueNumbers]) -> None:
         """Tell all that have something else. Raises BrokerUnavailable: fewer than half have it then."""
-        behind = [address for address, item in by_server.items() if item != numbers]
+        behind = [address for address, known in by_server.items() if known != numbers]
         fields = {"namespace": NAMESPACE, "key": topic, "value": numbers.encode()}
         answers = await self._ask_each(behind, RequestCode.PUT_KV_CONFIG, fields)
-        taken = [address for address, item in answers.items() if item.code == ResponseCode.SUCCESS]
+        taken = [address for address, answer in answers.items() if answer.code == ResponseCode.SUCCESS]
         have, all_there_are = len(by_server) - len(behind) + len(taken), len(self._routes.servers.addresses)
         if have * 2 < all_there_are:
             raise BrokerUnavailable(

@@ -37,12 +37,12 @@ class _Error(Kind[GatewayError]):
     told = f"error({','.join(cls.__name__ for cls in _CLASSES)};{_FAULT.told})"
 
     def write(self, sink: Sink, value: GatewayError) -> None:
-        known = next(entry for entry in type(value).__mro__ if entry in _PLACES)
+        known = next(cls for cls in type(value).__mro__ if cls in _PLACES)
         carried = vars(value)
         data = {
-            name: entry
-            for name, entry in carried.items()
-            if name not in _TOLD_APART and isinstance(entry, bool | int | float | str | None)
+            name: datum
+            for name, datum in carried.items()
+            if name not in _TOLD_APART and isinstance(datum, bool | int | float | str | None)
         }
         own = ("fault" in carried) | ("retryable" in carried) << 1
         sink.parts.append(bytes((_PLACES[known], own, bool(value.retryable), min(len(data), _MOST_DATA))))

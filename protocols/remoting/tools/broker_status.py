@@ -162,9 +162,15 @@ class BrokerStatusHandler:
         """Those that stand for brokers and clusters among them, as name servers list them."""
         context = request.context
         brokers = await self._brokers.known(context)
-        pseudo = [TEMPLATE_TOPIC, *[item.cluster for item in brokers], *[item.name for item in brokers]]
+        pseudo = [
+            TEMPLATE_TOPIC,
+            *[broker.cluster for broker in brokers],
+            *[broker.name for broker in brokers],
+        ]
         names = [
-            item.name for item in await self._processor.metadata.topics(context) if is_system_topic(item.name)
+            topic.name
+            for topic in await self._processor.metadata.topics(context)
+            if is_system_topic(topic.name)
         ]
         topics = TopicList(tuple(dict.fromkeys((*pseudo, *names))), self._house.address(context))
         return request.answer(body=topics.encode())

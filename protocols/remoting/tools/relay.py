@@ -153,9 +153,7 @@ class BrokersBehind:
             return min(there, key=lambda candidate: candidate.code != ResponseCode.SUCCESS, default=None)
         until = self._clock.monotonic() + _TRYING_S
         names = (
-            [broker]
-            if broker
-            else [candidate.name for candidate in await self._processor.metadata.brokers(context)]
+            [broker] if broker else [place.name for place in await self._processor.metadata.brokers(context)]
         )
         for name in dict.fromkeys(names[:_MOST_TRIED]):
             if self._clock.monotonic() > until:

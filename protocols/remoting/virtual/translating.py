@@ -99,8 +99,8 @@ class Translating:
         if view is not None and not view.is_virtual:
             # A broker that came this moment has no numbers yet, and is told with the next answer.
             only = {broker for broker, _ in view.numbers.queues}
-            queues = [item for item in route.queues if item.broker in only]
-            brokers = [item for item in route.brokers if item.name in only]
+            queues = [data for data in route.queues if data.broker in only]
+            brokers = [broker for broker in route.brokers if broker.name in only]
         elif view is not None or len(route.queues) > 1:
             queues = [view.told() if view is not None else _together(route.queues)]
             cluster, address = await self.views.cluster(context), self._house.address(context)
