@@ -125,9 +125,9 @@ class RemotingClient(WireDriver[RemotingWire, Command]):
             waiting = self._waiting.pop(event.opaque, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event)
-        elif self.replies is None:
+        elif self.replies is None or event.is_oneway:
             self.asked.append(event)
-        elif not event.is_oneway:
+        else:
             self.write(encode_command(self.replies(event)))
         self._changed.set()
 

@@ -106,7 +106,8 @@ class GroupOffsets:
             return offset
         with self._watch_offsets:
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
-            return await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
+            reader = await self._broadcast.of(context, group)
+            return await self._holds_resets.begin_read(context, reader, topic, broker, queue_id, offset)
 
     async def commit_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokers.resets import HoldsResets
 from popgate.errors import GatewayError, GroupNotFound, IllegalOffset, TopicNotFound
 from popgate.model import StartFrom
 
@@ -421,3 +422,67 @@ async def test_a_position_on_one_queue_is_none_on_the_others(user):
     await user.positions_are_kept()
     assert await user.broker.committed(context, *third) == 0
     assert await user.broker.committed(context, *first) is None
+
+
+@pytest.fixture
+async def readers(user):
+    """What holds resets, and the place where a group has read three of four messages by true pull."""
+    topic, group = await user.topic(queues=2), await user.group()
+    queue, _ = await user.queues(topic)
+    await user.put(*(user.message(topic, text, queue=queue) for text in "abcd"))
+    holder = user.broker.capability(HoldsResets)
+    assert holder is not None
+    place = group, topic, queue.broker, queue.queue_id
+    assert await holder.begin_read(user.context, *place, 0) == 0
+    assert await holder.commit_read(user.context, *place, 3) is None
+    assert await user.broker.committed(user.context, *place) == 3
+    return holder, place
+
+
+async def test_a_reader_that_has_not_heard_of_a_reset_does_not_undo_it(user, readers):
+    holder, place = readers
+    await user.broker.reset(place[0], place[1], StartFrom.FIRST)
+    assert await holder.commit_read(user.context, *place, 3) == 0
+    assert await holder.commit_read(user.context, *place, 4) == 0
+    assert await user.broker.committed(user.context, *place) == 0
+
+
+async def test_a_reader_that_began_where_a_reset_sent_it_goes_on(user, readers):
+    holder, place = readers
+    await user.broker.reset(place[0], place[1], StartFrom.FIRST)
+    assert await holder.begin_read(user.context, *place, 0) == 0
+    assert await holder.commit_read(user.context, *place, 2) is None
+    assert await user.broker.committed(user.context, *place) == 2
+    # Where no reset is pending a reader begins where it wants, and sets nothing by that.
+    assert await holder.begin_read(user.context, *place, 1) == 1
+    assert await user.broker.committed(user.context, *place) == 2
+
+
+async def test_a_reader_that_begins_elsewhere_is_sent_where_the_last_reset_was(user, readers):
+    holder, place = readers
+    await user.broker.reset(place[0], place[1], StartFrom.FIRST)
+    await holder.reset_queue(user.context, *place, 1)
+    assert await user.broker.committed(user.context, *place) == 1
+    assert await holder.begin_read(user.context, *place, 0) == 1
+    assert await holder.commit_read(user.context, *place, 2) is None
+    assert await user.broker.committed(user.context, *place) == 2
+
+
+async def test_a_position_that_is_set_by_somebody_else_ends_a_reset(user, readers):
+    holder, place = readers
+    await user.broker.reset(place[0], place[1], StartFrom.FIRST)
+    await user.broker.commit(user.context, *place, 2)
+    assert await user.broker.committed(user.context, *place) == 2
+    assert await holder.begin_read(user.context, *place, 2) == 2
+    assert await holder.commit_read(user.context, *place, 3) is None
+
+
+async def test_one_queue_is_reset_within_its_bounds(user, readers):
+    holder, place = readers
+    with pytest.raises(IllegalOffset):
+        await holder.reset_queue(user.context, *place, 5)
+    with pytest.raises(IllegalOffset):
+        await holder.commit_read(user.context, *place, 5)
+    with pytest.raises(GroupNotFound):
+        await holder.reset_queue(user.context, "no-such-group", *place[1:], 1)
+    assert await user.broker.committed(user.context, *place) == 3

@@ -17,6 +17,7 @@ from popgate.wire.bodies.broker_stats import decode_producers
 from popgate.wire.bodies.consumer_info import (
     ConsumeResult,
     ConsumerRunningInfo,
+    decode_offsets,
     decode_positions,
     encode_offsets,
 )
@@ -57,6 +58,7 @@ class Member:
         self.call = connection.call
         self.close = connection.close
         self.consumed: list[bytes] = []
+        self.next_asked = connection.next_asked
         assert connection.transport is not None
         host, port = connection.transport.get_extra_info("sockname")
         self.told = Connection(name, f"{host}:{port}", "JAVA", VERSION)
@@ -93,12 +95,12 @@ async def join(gateway: GatewayProcess, name: str) -> Member:
 
 
 @asynccontextmanager
-async def two_gateways(folder: Path) -> AsyncIterator[tuple[GatewayProcess, GatewayProcess]]:
+async def two_gateways(folder: Path, *options: str) -> AsyncIterator[tuple[GatewayProcess, GatewayProcess]]:
     """One that hosts the broker, and a guest of it."""
-    share = ["--share-broker", f"unix:{folder}/s"]
+    share = ["--share-broker", f"unix:{folder}/s", *options]
     async with running_gateway(listen=DOORS, options=share) as host:
-        options = ["--broker", f"popgate+unix:{folder}/s", *PATIENT]
-        async with running_gateway(listen=DOORS, options=options) as guest:
+        guest_options = ["--broker", f"popgate+unix:{folder}/s", *PATIENT, *options]
+        async with running_gateway(listen=DOORS, options=guest_options) as guest:
             yield host, guest
 
 
@@ -202,6 +204,40 @@ async def test_scenario_14_tools_at_all_workers_see_and_ask_the_same_clients() -
         await check_strangers(members)
         assert "Traceback" not in gateway.log
         for member in members:
+            await member.close()
+
+
+PLACE = {"consumerGroup": "readers", "topic": "orders", "queueId": "0", "bname": "popgate"}
+
+
+async def position(tool: Member) -> int:
+    return int((await tool.call(RequestCode.QUERY_CONSUMER_OFFSET, PLACE)).fields["offset"])
+
+
+async def test_a_reset_at_one_gateway_reaches_a_reader_at_another(socket_folder: Path) -> None:
+    """And is not undone by what that reader commits before it has heard."""
+    pulled = ("--set", "remoting.pulled_groups=readers")
+    async with two_gateways(socket_folder, *pulled) as gateways:
+        tool, reader = [await join(gateway, f"c{place}") for place, gateway in enumerate(gateways)]
+        fields = {"a": "makers", "b": "orders", "e": "0", "g": "0", "h": "0", "n": "popgate"}
+        for _ in range(3):
+            properties = f"UNIQ_KEY\x01{make_message_id()}\x02"
+            sent = await reader.call(RequestCode.SEND_MESSAGE_V2, {**fields, "i": properties}, b"body")
+            assert sent.code == ResponseCode.SUCCESS, sent.remark
+        assert await position(reader) == 0
+        await reader.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **PLACE, commitOffset="3")
+        assert await position(reader) == 3
+
+        reset = {"topic": "orders", "group": "readers", "timestamp": "0", "isForce": "true"}
+        await tool.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+        await reader.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **PLACE, commitOffset="3")
+        while (notice := await reader.next_asked()).code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert decode_offsets(notice.body) == {MessageQueue("orders", "popgate", 0): 0}
+        assert await position(reader) == 0
+        await reader.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **PLACE, commitOffset="2")
+        assert await position(reader) == 2
+        for member in (tool, reader):
             await member.close()
 
 

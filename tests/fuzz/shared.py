@@ -157,7 +157,7 @@ class Guesses:
                 return (context, *queue, now_ms), {}
             case PortCode.COMMITTED:
                 return (context, READERS, *queue), {}
-            case PortCode.COMMIT:
+            case PortCode.COMMIT | PortCode.BEGIN_READ | PortCode.COMMIT_READ | PortCode.RESET_QUEUE:
                 return (context, READERS, *queue, 0), {}
             case PortCode.LOCK | PortCode.UNLOCK:
                 return (context, GROUP, CLIENT, [queue]), {}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
+from brokers.embedded.engine.pending_resets import PendingResets
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.eviction import Eviction
 from brokers.embedded.groups.group_topic_index import GroupTopicIndex
@@ -58,6 +59,7 @@ class Engine:
     log: MessageLog
     parts: LedgerParts
     shares: GroupTopicIndex
+    pending_resets: PendingResets
     timers: DelayedMessages
     halves: HalfMessages
     retention: Retention
@@ -242,6 +244,7 @@ class Engine:
         dead_letters.on_spent = self.dead_letter_handler
         self.parts = LedgerParts(store, self.log, InvisibilityHeap(), dead_letters, settings, self.tallies)
         self.shares = GroupTopicIndex(self.catalogue, self.parts)
+        self.pending_resets = PendingResets(store)
         self.forgetting = Eviction(self.shares, self.waiting, clock, settings)
         self.timers = DelayedMessages(store, self.log, self.catalogue, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
@@ -262,6 +265,7 @@ class Engine:
         self.damages.load()
         self.catalogue.load()
         self.shares.load(self.steady.now_ms())
+        self.pending_resets.load(self.steady.now_ms())
         self.timers.load()
         self.halves.load()
         self.retention.load()

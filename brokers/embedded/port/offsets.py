@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.engine.facet import Facet
+from brokers.embedded.engine.pending_resets import ResetQueue
 from brokers.embedded.groups.group_topic import GroupTopic
+from brokers.embedded.groups.ledger import Ledger
+from brokers.resets import HoldsResets
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, QueueOffsets, StartFrom
 
 
-class OffsetsFacet(Facet):
+class OffsetsFacet(Facet, HoldsResets):
     """The part of the port's `Offsets` and `Directory` that is about groups' positions."""
 
     async def committed(
@@ -29,6 +32,49 @@ class OffsetsFacet(Facet):
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
+        ledger = self._ledger_for(group, topic, broker, queue_id, offset)
+        self._engine.pending_resets.end(_reset_queue(ledger))
+        await self._set(ledger, offset)
+
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int:
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.find_group(group)
+        engine.queue(held_topic, broker, queue_id)
+        if held_group is None:
+            return offset  # it is made on first use
+        queue = ResetQueue(held_group.id, held_topic.id, queue_id)
+        if not engine.pending_resets.is_pending(queue, engine.steady.now_ms()):
+            return offset
+        engine.check_writable()
+        engine.pending_resets.end(queue)
+        await engine.settled()
+        position = await self.committed(context, group, topic, broker, queue_id)
+        return offset if position is None else position
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        ledger = self._ledger_for(group, topic, broker, queue_id, offset)
+        queue = _reset_queue(ledger)
+        pending = self._engine.pending_resets.is_pending(queue, self._engine.steady.now_ms())
+        if pending and ledger.committed() != offset:
+            return ledger.committed()
+        self._engine.pending_resets.end(queue)
+        await self._set(ledger, offset)
+        return None
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        ledger = self._ledger_for(group, topic, broker, queue_id, offset)
+        self._engine.pending_resets.begin(_reset_queue(ledger), self._engine.steady.now_ms())
+        await self._set(ledger, offset)
+
+    def _ledger_for(self, group: str, topic: str, broker: str, queue_id: int, offset: int) -> Ledger:
+        """Where a position is to be set. Raises IllegalOffset, GroupNotFound, TopicNotFound, BadRequest."""
         engine = self._engine
         engine.check_writable()
         held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
@@ -37,7 +83,10 @@ class OffsetsFacet(Facet):
             raise IllegalOffset(offset, queue.minimum, queue.visible)
         share = engine.shares.share(held_topic, held_group)
         share.begin(only=queue_id)
-        ledger = share.ledgers[queue_id]
+        return share.ledgers[queue_id]
+
+    async def _set(self, ledger: Ledger, offset: int) -> None:
+        engine = self._engine
         if ledger.frontier != offset or ledger.entries or ledger.unread:
             ledger.seek(offset, engine.steady.now_ms())
         engine.wake_freed()
@@ -102,6 +151,8 @@ class OffsetsFacet(Facet):
             group_topic.begin()
             for queue_id, offset in enumerate(places):
                 group_topic.ledgers[queue_id].seek(offset, now_ms)
+        for ledger in share.ledgers.values():
+            engine.pending_resets.begin(_reset_queue(ledger), now_ms)
         engine.wake_freed()
         await engine.settled()
         return {(engine.settings.name, queue_id): offset for queue_id, offset in enumerate(offsets[0])}
@@ -138,3 +189,7 @@ class OffsetsFacet(Facet):
             and broker in ("", self._engine.settings.name)
             and 0 <= queue_id < len(known.queues)
         )
+
+
+def _reset_queue(ledger: Ledger) -> ResetQueue:
+    return ResetQueue(ledger.group.id, ledger.queue.topic.id, ledger.queue.queue_id)

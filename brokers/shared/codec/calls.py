@@ -21,6 +21,7 @@ from brokers.capabilities import (
 )
 from brokers.port import Directory, Offsets, Store, Transactions
 from brokers.relaying import AsksGateways
+from brokers.resets import HoldsResets
 from brokers.shared.codec.contexts import CONTEXT
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.codec.kinds import Kind, Sink, Source
@@ -118,6 +119,9 @@ UNLOCK = call(PortCode.UNLOCK, Offsets.unlock)
 FIND_BY_ID = call(PortCode.FIND_BY_ID, Offsets.find_by_id)
 FIND_BY_KEY = call(PortCode.FIND_BY_KEY, Offsets.find_by_key)
 AT_PLACE = call(PortCode.AT_PLACE, FindsByPlace.at_place)
+BEGIN_READ = call(PortCode.BEGIN_READ, HoldsResets.begin_read)
+COMMIT_READ = call(PortCode.COMMIT_READ, HoldsResets.commit_read)
+RESET_QUEUE = call(PortCode.RESET_QUEUE, HoldsResets.reset_queue)
 END_TRANSACTION = call(PortCode.END_TRANSACTION, Transactions.end_transaction)
 ROUTE = call(PortCode.ROUTE, Directory.route)
 TOPIC = call(PortCode.TOPIC, Directory.topic)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokers.capabilities import FindsByPlace
+from brokers.resets import HoldsResets
 from brokers.shared.codec.calls import (
     AT_PLACE,
+    BEGIN_READ,
     BOUNDS,
     COMMIT,
+    COMMIT_READ,
     COMMITTED,
     FIND_BY_ID,
     FIND_BY_KEY,
     LOCK,
     OFFSET_AT,
     PULL,
+    RESET_QUEUE,
     UNLOCK,
 )
 from brokers.shared.guest.facet import Facet
@@ -23,7 +27,7 @@ from popgate.context import Context
 from popgate.model import Bounds, Filter, Pulled, StoredMessage
 
 
-class Positions(Facet, FindsByPlace):
+class Positions(Facet, FindsByPlace, HoldsResets):
     async def pull(
         self,
         context: Context,
@@ -82,6 +86,21 @@ class Positions(Facet, FindsByPlace):
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
         return await self._link.ask(COMMIT, context, group, topic, broker, queue_id, offset)
+
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int:
+        return await self._link.ask(BEGIN_READ, context, group, topic, broker, queue_id, offset)
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        return await self._link.ask(COMMIT_READ, context, group, topic, broker, queue_id, offset)
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        return await self._link.ask(RESET_QUEUE, context, group, topic, broker, queue_id, offset)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]

@@ -41,6 +41,7 @@ OF_CLUSTERS = {
     resets.HoldsResets,
 }
 OF_ONE_STORE = {
+    resets.HoldsResets,
     capabilities.CarriesReplies,
     capabilities.FindsByPlace,
     capabilities.LiteTopics,

@@ -9,6 +9,7 @@ import pytest
 from brokers import capabilities
 from brokers.port import Directory, Offsets, Store, Transactions
 from brokers.relaying import AsksGateways
+from brokers.resets import HoldsResets
 from brokers.shared.codec import calls
 from brokers.shared.codec.calls import CALLS, CANCELLED, DONE, FAILED, TAKING, WAITING, fingerprint
 from brokers.shared.codec.kinds import Sink, Source
@@ -22,7 +23,7 @@ SHARED = (
     *(Store, Offsets, Transactions, Directory),
     *(capabilities.RedrivesDeadLetters, capabilities.ReclaimsRetries, capabilities.LiteTopics),
     *(capabilities.TellsConsumers, capabilities.CarriesReplies, capabilities.FindsByPlace),
-    AsksGateways,
+    *(AsksGateways, HoldsResets),
 )
 
 
