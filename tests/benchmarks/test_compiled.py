@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.compiled import INTERPRETED, ROOMS, ROOT, modules
+from deploy.compile import INTERPRETED, ROOMS, ROOT, modules
 
 
 def test_mypyc_takes_all_modules_on_the_way_of_a_message(measured: Callable[..., list[str]]) -> None:
