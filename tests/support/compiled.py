@@ -1,18 +1,16 @@
 """The tests of whole gateways on a compiled copy of the checkout: `sh tests/run.sh --long compiled`.
 
-    python tests/support/compiled.py                            # compile, for five minutes, and run all of them
-    python tests/support/compiled.py --keep DIR tests/e2e/test_tls.py   # leave C code and objects, run these
+    python tests/support/compiled.py                           # compile, about five minutes, and run all
+    python tests/support/compiled.py --keep DIR tests/e2e/test_tls.py  # leave C code and objects, run these
 
-`deploy/compile.py` makes a copy of the checkout with what is compiled beside the sources, and a wheel. What runs
-there starts gateways as processes and talks to them as clients do, or drives wires with bytes. Other unit tests
-cannot: their stand-ins inherit from compiled classes, or are not of the types that compiled code checks.
+`deploy/compile.py` makes a copy of the checkout with what is compiled beside the sources, and a wheel. What
+runs there starts gateways as processes and talks to them as clients do. Most unit tests cannot run there:
+their stand-ins inherit from compiled classes, or are not of the types that compiled code checks.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
