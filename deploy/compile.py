@@ -24,7 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,8 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 ROOMS = {
     "popgate_native_base": """
         popgate popgate/filters popgate/groups popgate/ids popgate/messages popgate/sockets
-        popgate/wire/frames popgate/wire/json_syntax popgate/wire/messages
+        popgate/testing/peers.py popgate/testing/remoting.py popgate/wire/frames popgate/wire/json_syntax
+        popgate/wire/messages
     """,
     "popgate_native_embedded": """
         brokers/embedded brokers/embedded/catalog brokers/embedded/engine brokers/embedded/groups
@@ -59,7 +60,10 @@ ROOMS = {
         protocols/remoting/consume protocols/remoting/produce
     """,
 }
-"""The libraries that are made, and the packages whose modules are in each, but for `__init__`."""
+"""The libraries that are made, and the packages whose modules are in each, but for `__init__`.
+
+A module that is named by itself has a class that inherits from a compiled one.
+"""
 
 INTERPRETED = {
     "interpreted classes inherit from theirs": """
@@ -105,11 +109,15 @@ def modules(root: Path = ROOT) -> dict[str, list[str]]:
         library: sorted(
             path
             for package in packages.split()
-            for path in (str(file.relative_to(root)) for file in (root / package).glob("*.py"))
+            for path in (str(file.relative_to(root)) for file in _sources(root / package))
             if path not in left and not path.endswith("/__init__.py")
         )
         for library, packages in ROOMS.items()
     }
+
+
+def _sources(place: Path) -> Iterable[Path]:
+    return (place,) if place.suffix else place.glob("*.py")
 
 
 def translate(root: Path, work: Path) -> Sequence[object]:
