@@ -24,8 +24,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
@@ -120,7 +121,7 @@ def _sources(place: Path) -> Iterable[Path]:
     return (place,) if place.suffix else place.glob("*.py")
 
 
-def translate(root: Path, work: Path) -> Sequence[object]:
+def translate(root: Path, work: Path) -> list[Any]:
     """Write the C code of the modules of `root` to `work` and return what setuptools has to build.
 
     Raises SystemExit where mypyc refuses a module, after it has said why.
@@ -147,23 +148,22 @@ def build(root: Path, work: Path) -> list[tuple[Path, str]]:
 
     Returns the files, and where each belongs: relative to the root.
     """
-    from setuptools import Distribution
+    from setuptools import Distribution  # type: ignore[import-untyped]
 
     extensions = translate(root, work)
     for extension in extensions:
         # mypyc declares what libraries share in a header, without `extern`: one common symbol for all.
-        extension.extra_compile_args += ["-w", "-g0", "-fcommon"]  # type: ignore[attr-defined]
-        extension.extra_link_args += ["-Wl,-s"]  # type: ignore[attr-defined]
+        extension.extra_compile_args += ["-w", "-g0", "-fcommon"]
+        extension.extra_link_args += ["-Wl,-s"]
     distribution = Distribution({"name": "popgate-compiled", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
-    command.build_lib, command.build_temp = str(work / "lib"), str(work / "o")  # type: ignore[attr-defined]
-    command.parallel = os.cpu_count()  # type: ignore[attr-defined]
+    command.build_lib, command.build_temp = str(work / "lib"), str(work / "o")
+    command.parallel = os.cpu_count()
     command.ensure_finalized()
     with contextlib.chdir(root):
         command.run()
-    return [
-        (file, str(file.relative_to(work / "lib"))) for file in sorted((work / "lib").rglob(f"*{SUFFIX}"))
-    ]
+    made = sorted(map(Path, command.get_outputs()))
+    return [(file, str(file.relative_to(work / "lib"))) for file in made]
 
 
 @contextlib.contextmanager
@@ -186,6 +186,8 @@ def make_tree(tree: Path, kept: Path | None = None) -> int:
             shutil.copy2(ROOT / name, tree / name)
     with folder_of_work(kept) as work:
         made = build(ROOT, work)
+        for file in list(tree.rglob(f"*{SUFFIX}")):  # of an earlier time
+            file.unlink()
         for file, place in made:
             shutil.copy2(file, tree / place)
     return len(made)
