@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from popgate.queue_client import QueueClient
-from popgate.spark.connecting import client_of, passes
+from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.gateway import SHARED, Gateway, gateway_of
-from popgate.spark.given import named
+from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of
+from popgate.spark.options.option_values import named
 from popgate.wire.bodies.query_reports import QueryReport
 
 REPEAT_S: Final = 20.0
@@ -30,7 +30,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the gateway is reached, as `popgate.spark.connecting.Reaching` has it."""
+    """How the gateway is reached, as `popgate.spark.connections.Reaching` has it."""
 
     gateway: Gateway
     group: str = ""

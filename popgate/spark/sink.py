@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome, Part, commit_batch, drop_batch
 from popgate.spark.guarantees.ledger import Ledger, Opened
-from popgate.spark.identities import BATCH_ID, QUERY_ID, batch_of, identity_of
-from popgate.spark.sink_columns import check_sink_columns
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_columns import check_sink_columns
+from popgate.spark.options.sink_options import SinkOptions
 from popgate.spark.worker import settle
+from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID, batch_of, identity_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, so that whoever only looks the sink up does not load Arrow.
-        from popgate.spark.writing import written
+        from popgate.spark.write.write_task import written
 
         settle()
         task = TaskContext.get()

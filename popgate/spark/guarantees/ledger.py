@@ -27,12 +27,12 @@ from typing import Final
 
 from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of
+from popgate.spark.connections import client_of
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
 from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
 
 TAKE_OVER_S: Final = 3.0
 """So long who writes in the place of another one waits before it looks for rows: that one has noticed it by

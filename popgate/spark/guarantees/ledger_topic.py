@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from popgate.errors import GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import passes
+from popgate.spark.connections import passes
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.messages.properties import KEYS, UNIQ_KEY, encode_properties, find_property
 from popgate.wire.messages.records import Record, decode_records

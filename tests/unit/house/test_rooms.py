@@ -16,8 +16,6 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("popgate", "brokers", "processors", "protocols", "proxy")
 HARD_CEILING = 400
 EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
-UNDIVIDED = {Path("popgate/spark")}
-"""Packages that are not divided yet."""
 MOST_MODULES = 14
 ENDINGS = ("ing", "er", "or", "ed", "s", "e")
 FIELD_GERUNDS = {
@@ -90,10 +88,10 @@ def test_modules_have_names_that_say_something() -> None:
 
 
 def packages() -> dict[Path, list[str]]:
-    """The modules of each package that is divided, without its `__init__`."""
+    """The modules of each package, without its `__init__`."""
     found: dict[Path, list[str]] = {}
     for path in modules():
-        if path.stem != "__init__" and not UNDIVIDED & {path.parent, *path.parents}:
+        if path.stem != "__init__":
             found.setdefault(path.parent, []).append(path.stem)
     return found
 
