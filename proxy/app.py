@@ -149,8 +149,8 @@ class App:
             try:
                 await self.admin.start()
             except OSError as error:
-                told = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
-                raise CannotStart(told) from None
+                sentence = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
+                raise CannotStart(sentence) from None
             if self.membership is not None:
                 self.membership.serves_admin(self.admin.adopt)
                 self.admin.before_stop = self.membership.leave_admin
@@ -379,11 +379,11 @@ def _figures(app: App) -> dict[str, float]:
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:
     renewing = processor.auto_renewal
     ages = renewing.holdings.ages_by_group(renewing.now_ms(), most)
-    told: dict[tuple[str, str], float] = {}
+    oldest: dict[tuple[str, str], float] = {}
     for (topic, group), age_ms in ages.items():
         key = (topic, told_group(group))
-        told[key] = max(told.get(key, 0.0), age_ms / 1000)
-    return told
+        oldest[key] = max(oldest.get(key, 0.0), age_ms / 1000)
+    return oldest
 
 
 def _reason(error: OSError) -> str:

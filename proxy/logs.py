@@ -144,7 +144,7 @@ def set_up_logs(
     handler.addFilter(Departures())
     handler.addFilter(Sampling(burst=settings.burst, window_s=settings.window_s, now=now))
     root = logging.getLogger()
-    for old in [one for one in root.handlers if getattr(one, "from_popgate", False)]:
+    for old in [old for old in root.handlers if getattr(old, "from_popgate", False)]:
         root.removeHandler(old)
     handler.from_popgate = True  # type: ignore[attr-defined]
     root.addHandler(handler)

@@ -79,9 +79,9 @@ async def _serve(
                 _log.warning("a second signal: the drain is cut short")
         await app.stop()
         if started:
-            told = app.farewell()
-            _log.info("stopped", **told)
-            say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
+            farewell = app.farewell()
+            _log.info("stopped", **farewell)
+            say("stopped " + " ".join(f"{name}={count}" for name, count in farewell.items()))
     finally:
         signals.close()
 

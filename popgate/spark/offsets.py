@@ -40,41 +40,43 @@ class StreamOffset:
 
     def encode(self) -> dict[str, Any]:
         """For Spark, with keys in their one order, queue numbers by their value."""
-        told: dict[str, Any] = {"v": VERSION, "q": nested(self.queues)}
+        document: dict[str, Any] = {"v": VERSION, "q": nested(self.queues)}
         if self.starts is not None:
-            told["from"] = nested(self.starts)
+            document["from"] = nested(self.starts)
         if self.new:
-            told["new"] = nested(self.new)
+            document["new"] = nested(self.new)
         if self.initial:
-            told["initial"] = True
+            document["initial"] = True
         if self.at_ms is not None:
-            told["at"] = self.at_ms
+            document["at"] = self.at_ms
         if self.tick:
-            told["tick"] = self.tick
-        return told
+            document["tick"] = self.tick
+        return document
 
     @classmethod
-    def decode(cls, told: object) -> StreamOffset:
+    def decode(cls, document: object) -> StreamOffset:
         """Raises SparkSourceError (ILLEGAL_OFFSET): a checkpoint may be damaged, or of something else."""
-        if not isinstance(told, Mapping):
+        if not isinstance(document, Mapping):
             raise _illegal("it is no object")
-        unknown = sorted(str(key) for key in told if key not in _KEYS)
-        if told.get("v") != VERSION or told["v"] is True or unknown:
-            what = f"the keys {', '.join(map(shown, unknown))}" if unknown else f"version {told.get('v')!r}"
-            raise _illegal(f"it has {what}, this connector writes version {VERSION}")
-        if not isinstance(told.get("initial", False), bool):
+        unknown = sorted(str(key) for key in document if key not in _KEYS)
+        if document.get("v") != VERSION or document["v"] is True or unknown:
+            difference = (
+                f"the keys {', '.join(map(shown, unknown))}" if unknown else f"version {document.get('v')!r}"
+            )
+            raise _illegal(f"it has {difference}, this connector writes version {VERSION}")
+        if not isinstance(document.get("initial", False), bool):
             raise _illegal("initial is no truth value")
-        at_ms = told.get("at")
+        at_ms = document.get("at")
         if at_ms is not None and (isinstance(at_ms, bool) or not isinstance(at_ms, int)):
             raise _illegal("at is no time in ms")
-        tick = told.get("tick", 0)
+        tick = document.get("tick", 0)
         if isinstance(tick, bool) or not isinstance(tick, int) or tick < 0:
             raise _illegal("tick is no number")
         return cls(
-            flat(told.get("q")),
-            flat(told["from"]) if "from" in told else None,
-            flat(told["new"]) if "new" in told else {},
-            told.get("initial", False),
+            flat(document.get("q")),
+            flat(document["from"]) if "from" in document else None,
+            flat(document["new"]) if "new" in document else {},
+            document.get("initial", False),
             at_ms,
             tick,
         )
@@ -86,27 +88,27 @@ def started(start: StreamOffset, end: StreamOffset) -> dict[QueuePlace, int]:
     Raises SparkSourceError for a queue of which neither offset knows where it began.
     """
     begins = end.starts if end.starts is not None else start.queues
-    found = {}
+    starts = {}
     for queue in end.queues:
         begin = begins.get(queue, end.new.get(queue))
         if begin is None:
             raise _illegal(f"it does not say where {named(queue)} began")
-        found[queue] = begin
-    return found
+        starts[queue] = begin
+    return starts
 
 
 def nested(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
     """By topic, broker and queue number as text, in order."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    by_topic: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker, queue_id), offset in sorted(offsets.items()):
-        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
-    return found
+        by_topic.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return by_topic
 
 
-def flat(told: object, *, least: int = 0) -> dict[QueuePlace, int]:
+def flat(document: object, *, least: int = 0) -> dict[QueuePlace, int]:
     """What `nested` made, or a user wrote. Raises SparkSourceError (ILLEGAL_OFFSET)."""
-    found = {}
-    for topic, brokers in _entries(told, "the offsets"):
+    offsets = {}
+    for topic, brokers in _entries(document, "the offsets"):
         for broker, queues in _entries(brokers, f"topic {shown(topic)}"):
             for number, offset in _entries(queues, f"broker {shown(broker)}"):
                 place = f"queue {shown(number)} of {shown(topic)} on {shown(broker)}"
@@ -118,8 +120,8 @@ def flat(told: object, *, least: int = 0) -> dict[QueuePlace, int]:
                     raise _illegal(f"{place} has {shown(repr(offset))}, which is no offset")
                 if not least <= offset <= LARGEST_OFFSET:
                     raise _illegal(f"{place} has the offset {offset}, at least {least} is possible")
-                found[QueuePlace(topic, broker, int(number))] = offset
-    return found
+                offsets[QueuePlace(topic, broker, int(number))] = offset
+    return offsets
 
 
 def named(queue: QueuePlace) -> str:
@@ -127,10 +129,10 @@ def named(queue: QueuePlace) -> str:
     return f"queue {queue.queue_id} of {queue.topic} on {queue.broker}"
 
 
-def _entries(told: object, what: str) -> list[tuple[str, Any]]:
-    if not isinstance(told, Mapping) or not all(isinstance(key, str) and key for key in told):
-        raise _illegal(f"{what} is no object with names")
-    return list(told.items())
+def _entries(document: object, subject: str) -> list[tuple[str, Any]]:
+    if not isinstance(document, Mapping) or not all(isinstance(key, str) and key for key in document):
+        raise _illegal(f"{subject} is no object with names")
+    return list(document.items())
 
 
 def _illegal(why: str) -> SparkSourceError:

@@ -118,9 +118,9 @@ class QueryReporter:
                     self._told_at.update((query, now) for query in self._due if query in self._last)
                     break
                 self._changed.wait(min(rests.values(), default=None))
-            found = [self._report_of(query) for query in self._due]
+            reports = [self._report_of(query) for query in self._due]
             self._due.clear()
-            return found
+            return reports
 
     def _report_of(self, query: str) -> QueryReport:
         ended = self._ended.pop(query, None)

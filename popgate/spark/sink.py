@@ -63,9 +63,11 @@ class _Writing:
 
         settle()
         task = TaskContext.get()
-        told = {name: task.getLocalProperty(name) or "" for name in (BATCH_ID, QUERY_ID)} if task else {}
+        properties = (
+            {name: task.getLocalProperty(name) or "" for name in (BATCH_ID, QUERY_ID)} if task else {}
+        )
         identity = identity_of(
-            told,
+            properties,
             self._options,
             run=self._run,
             partition=task.partitionId() if task else 0,
@@ -80,7 +82,7 @@ class _Writing:
                 Code.UNSUPPORTED,
                 "this Spark gives tasks a writer that no ledger was opened for: leave deliveryGuarantee out",
             )
-        batch = batch_of(told)
+        batch = batch_of(properties)
         outcome = written_once(iterator, self._options, identity, self._opened, batch)
         return Written(outcome.sent, self._opened, batch, outcome)
 

@@ -29,7 +29,7 @@ def copy_as_after_a_crash(source: Path, target: Path) -> None:
 def _standing(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every file; nothing when one went while they were looked at."""
     try:
-        found = ((path, path.stat()) for path in folder.rglob("*"))
-        return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
+        path_stats = ((path, path.stat()) for path in folder.rglob("*"))
+        return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in path_stats}
     except FileNotFoundError:
         return {}

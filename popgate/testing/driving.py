@@ -29,33 +29,33 @@ class Facts(list[dict[str, Any]]):
     def of(self, fact: str, **fields: Any) -> list[dict[str, Any]]:
         """The facts of one kind with these values."""
         return [
-            one
-            for one in self
-            if one["fact"] == fact and all(one.get(name) == value for name, value in fields.items())
+            event
+            for event in self
+            if event["fact"] == fact and all(event.get(name) == value for name, value in fields.items())
         ]
 
     def received(self, by: str | None = None) -> list[dict[str, Any]]:
         return self.of("received") if by is None else self.of("received", by=by)
 
     def bodies(self, by: str | None = None) -> list[str]:
-        return [one["body"] for one in self.received(by)]
+        return [event["body"] for event in self.received(by)]
 
     def step(self, step: str) -> dict[str, Any]:
         """How a step ended: its `done` or `refused`."""
-        [found] = [one for one in self if one.get("step") == step]
-        return found
+        [step_event] = [event for event in self if event.get("step") == step]
+        return step_event
 
     @property
     def ended_well(self) -> bool:
         """Whether the run came to its end."""
-        return any(one["fact"] == "end" for one in reversed(self))
+        return any(event["fact"] == "end" for event in reversed(self))
 
     def refusal(self, step: str) -> str:
         """The name of the code a step was refused with; `client` when the client refused by itself."""
-        found = self.step(step)
-        if found["fact"] != "refused":
+        step_event = self.step(step)
+        if step_event["fact"] != "refused":
             raise AssertionError(f"{step} was not refused")
-        return found["error"]["code"] or "client"
+        return step_event["error"]["code"] or "client"
 
 
 class Driver:

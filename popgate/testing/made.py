@@ -126,5 +126,5 @@ def _run(
     except subprocess.TimeoutExpired:
         raise ToolFailed(f"{' '.join(command[:2])} did not end within {LONGEST_BUILD_S:.0f} s") from None
     if ended.returncode:
-        told = f"{ended.stdout}\n{ended.stderr}"[-_LONGEST_REPORT:]
-        raise ToolFailed(f"{' '.join(command[:2])} failed:\n{told}")
+        report = f"{ended.stdout}\n{ended.stderr}"[-_LONGEST_REPORT:]
+        raise ToolFailed(f"{' '.join(command[:2])} failed:\n{report}")

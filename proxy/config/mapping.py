@@ -138,9 +138,9 @@ def transactions_are_bound(settings: Settings) -> bool:
     )
 
 
-def _key(setting: str, told: str, name: str) -> bytes:
+def _key(setting: str, inline_key: str, name: str) -> bytes:
     """Raises SettingsWrong for a key that could be guessed."""
-    key = told or _secret_of(f"{setting}_file", name)
+    key = inline_key or _secret_of(f"{setting}_file", name)
     if key and len(key) < _SHORTEST_KEY:
         raise SettingsWrong(f"{setting} has {len(key)} characters, at least {_SHORTEST_KEY} are needed")
     return key.encode()

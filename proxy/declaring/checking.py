@@ -77,7 +77,7 @@ def _read_thing(
     if not isinstance(thing, Mapping):
         wrong.append(f"{source.place(path)}: {'.'.join(path)} must be a table, not {_told(thing)}")
         return
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for word, value in thing.items():
         here = (*path, str(word))
         if word not in fields:
@@ -85,10 +85,10 @@ def _read_thing(
             continue
         target, read = fields[word]
         try:
-            found[target] = read(value)
+            checked[target] = read(value)
         except ValueError as error:
             wrong.append(f"{source.place(here)}: {'.'.join(here)} is {_told(value)}: {error}")
-    into[name] = found
+    into[name] = checked
 
 
 def _unknown(source: Source, path: Path, known: tuple[str, ...]) -> str:
@@ -133,14 +133,14 @@ def _one_of(*words: str) -> Reader:
 
 def _types(value: Any) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
-    known = [one.value for one in MessageType]
-    if not isinstance(parts, list) or not all(isinstance(one, str) for one in parts):
+    known = [kind.value for kind in MessageType]
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"a list is needed, of {', '.join(known)}")
-    found = [one.strip().upper() for one in parts if one.strip()]
-    for one in found:
-        if one not in known:
-            raise ValueError(f"{shown(one)} is none of {', '.join(known)}")
-    return found
+    types = [part.strip().upper() for part in parts if part.strip()]
+    for type_name in types:
+        if type_name not in known:
+            raise ValueError(f"{shown(type_name)} is none of {', '.join(known)}")
+    return types
 
 
 def _duration_ms(value: Any) -> int:
@@ -166,14 +166,14 @@ def _or_default(read: Reader) -> Reader:
 def _attributes(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("a table of texts is needed")
-    found = {}
-    for key, one in value.items():
-        if isinstance(one, bool):
-            one = "true" if one else "false"
-        if not isinstance(key, str) or not isinstance(one, str | int | float):
+    attributes = {}
+    for key, attribute in value.items():
+        if isinstance(attribute, bool):
+            attribute = "true" if attribute else "false"
+        if not isinstance(key, str) or not isinstance(attribute, str | int | float):
             raise ValueError("a table of texts is needed")
-        found[key] = str(one)
-    return found
+        attributes[key] = str(attribute)
+    return attributes
 
 
 def _retry(value: Any) -> dict[str, Any]:
@@ -192,13 +192,13 @@ def _retry(value: Any) -> dict[str, Any]:
         "customized": ("kind", "delays", "first_step"),
         "exponential": ("kind", "initial", "longest", "factor"),
     }
-    told = value.get("kind")
-    if told not in kinds:
+    chosen = value.get("kind")
+    if chosen not in kinds:
         raise ValueError(f"its kind must be one of {', '.join(kinds)}")
     for word in value:
-        if word not in kinds[told]:
-            raise ValueError(f"{shown(str(word))} is not known; there are {', '.join(kinds[told])}")
-    if told == "exponential":
+        if word not in kinds[chosen]:
+            raise ValueError(f"{shown(str(word))} is not known; there are {', '.join(kinds[chosen])}")
+    if chosen == "exponential":
         return _exponential(value.get("initial", ""), value.get("longest", ""), value.get("factor", ""))
     rests, step = value.get("delays"), value.get("first_step", 0)
     if not isinstance(rests, list):
@@ -207,7 +207,7 @@ def _retry(value: Any) -> dict[str, Any]:
         raise ValueError("its first_step must be a whole number")
     return {
         "kind": "customized",
-        "delays_ms": _some([_duration_ms(one) for one in rests]),
+        "delays_ms": _some([_duration_ms(delay) for delay in rests]),
         "first_step": step,
     }
 

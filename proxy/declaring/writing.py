@@ -44,8 +44,8 @@ def group_spec(group: Mapping[str, Any]) -> Spec:
     return spec
 
 
-def spec_of(kind: str, told: Mapping[str, Any]) -> Spec:
-    return topic_spec(told) if kind == "topic" else group_spec(told)
+def spec_of(kind: str, config: Mapping[str, Any]) -> Spec:
+    return topic_spec(config) if kind == "topic" else group_spec(config)
 
 
 def exact_duration(ms: int) -> str:
@@ -113,7 +113,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(element)}" for key, element in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
+        return "[" + ", ".join(_toml(element) for element in value) + "]"
     return str(value)

@@ -20,7 +20,7 @@ _OF_PROCESSES: dict[str, Over] = {
 }
 """Metrics of the Prometheus client that are no sums; the others are."""
 _WAYS: dict[Over, Callable[[float, float], float]] = {
-    "sum": lambda one, other: one + other,
+    "sum": lambda total, value: total + value,
     "max": max,
     "min": min,
 }
@@ -45,9 +45,9 @@ class Sum:
             if line.startswith("#"):
                 self._take_head(line)
                 continue
-            series, _, told = line.rpartition(" ")
+            series, _, number = line.rpartition(" ")
             try:
-                value = float(told)
+                value = float(number)
             except ValueError:
                 continue
             if not series:
@@ -75,9 +75,9 @@ class Sum:
             family.kind = words[3]
 
     def _family_of(self, sample: str) -> tuple[str, _Family]:
-        found = self._families.get(sample)
-        if found is not None:
-            return sample, found
+        family = self._families.get(sample)
+        if family is not None:
+            return sample, family
         for part in _PARTS:
             name = sample.removesuffix(part)
             if name != sample and name in self._families:
@@ -87,9 +87,9 @@ class Sum:
 
 def lasting(text: str) -> str:
     """Of a scrape, what has to last when its process ends."""
-    found = Sum()
-    found.add(text)
-    return found.lasting()
+    total = Sum()
+    total.add(text)
+    return total.lasting()
 
 
 def _over(name: str, kind: str) -> Over:

@@ -38,24 +38,24 @@ Ages = Mapping[tuple[str, str], float]
 """By topic and group: how long the message held longest has been held, in seconds."""
 
 _TOPIC_COUNTERS: tuple[tuple[str, Callable[[OfTopic], float]], ...] = (
-    ("popgate_messages_sent_total", lambda one: one.messages),
-    ("popgate_bytes_sent_total", lambda one: one.size),
-    ("popgate_topic_failures_total", lambda one: one.failures),
+    ("popgate_messages_sent_total", lambda counts: counts.messages),
+    ("popgate_bytes_sent_total", lambda counts: counts.size),
+    ("popgate_topic_failures_total", lambda counts: counts.failures),
 )
 
 _GROUP_COUNTERS: tuple[tuple[str, Callable[[OfGroup], float]], ...] = (
-    ("popgate_messages_received_total", lambda one: one.messages),
-    ("popgate_bytes_received_total", lambda one: one.size),
-    ("popgate_receives_total", lambda one: one.receives),
-    ("popgate_receives_empty_total", lambda one: one.empty),
-    ("popgate_messages_acked_total", lambda one: one.acked),
-    ("popgate_messages_ack_refused_total", lambda one: one.refused),
-    ("popgate_messages_changed_total", lambda one: one.changed),
-    ("popgate_messages_renewed_total", lambda one: one.renewed),
-    ("popgate_messages_released_total", lambda one: one.released),
-    ("popgate_messages_returned_total", lambda one: one.returned),
-    ("popgate_messages_forwarded_total", lambda one: one.dead_lettered),
-    ("popgate_group_failures_total", lambda one: one.failures),
+    ("popgate_messages_received_total", lambda counts: counts.messages),
+    ("popgate_bytes_received_total", lambda counts: counts.size),
+    ("popgate_receives_total", lambda counts: counts.receives),
+    ("popgate_receives_empty_total", lambda counts: counts.empty),
+    ("popgate_messages_acked_total", lambda counts: counts.acked),
+    ("popgate_messages_ack_refused_total", lambda counts: counts.refused),
+    ("popgate_messages_changed_total", lambda counts: counts.changed),
+    ("popgate_messages_renewed_total", lambda counts: counts.renewed),
+    ("popgate_messages_released_total", lambda counts: counts.released),
+    ("popgate_messages_returned_total", lambda counts: counts.returned),
+    ("popgate_messages_forwarded_total", lambda counts: counts.dead_lettered),
+    ("popgate_group_failures_total", lambda counts: counts.failures),
 )
 
 _STANDING_GAUGES: tuple[tuple[str, str], ...] = (
@@ -71,15 +71,15 @@ _ALWAYS_TOLD = frozenset({"lag", "unread", "free"})
 """Of standings also by brokers that tell nobody what is held; their other figures would be invented."""
 
 _STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
-    ("popgate_group_redeliveries_total", lambda one: one.redelivered),
-    ("popgate_group_dead_letters_total", lambda one: one.dead_lettered),
+    ("popgate_group_redeliveries_total", lambda standing: standing.redelivered),
+    ("popgate_group_dead_letters_total", lambda standing: standing.dead_lettered),
 )
 
 
 _LAGS: tuple[tuple[str, Callable[[SourceLag], float]], ...] = (
-    ("lag_min", lambda one: one.least),
-    ("lag_max", lambda one: one.most),
-    ("lag_avg", lambda one: one.mean),
+    ("lag_min", lambda lag: lag.least),
+    ("lag_max", lambda lag: lag.most),
+    ("lag_avg", lambda lag: lag.mean),
 )
 
 
@@ -229,11 +229,15 @@ def _families(moment: _Moment) -> Iterator[Metric]:
     yield _histograms("popgate_request_duration_seconds", _by_one(moment.operations))
     yield _counters("popgate_request_failures_total", moment.failures)
     for name, of_topic in _TOPIC_COUNTERS:
-        yield _counters(name, ((key, of_topic(one)) for key, one in moment.topics))
-    yield _histograms("popgate_send_duration_seconds", ((key, one.seconds) for key, one in moment.topics))
+        yield _counters(name, ((key, of_topic(counts)) for key, counts in moment.topics))
+    yield _histograms(
+        "popgate_send_duration_seconds", ((key, counts.seconds) for key, counts in moment.topics)
+    )
     for name, of_group in _GROUP_COUNTERS:
-        yield _counters(name, ((key, of_group(one)) for key, one in moment.groups))
-    yield _histograms("popgate_ack_duration_seconds", ((key, one.seconds) for key, one in moment.groups))
+        yield _counters(name, ((key, of_group(counts)) for key, counts in moment.groups))
+    yield _histograms(
+        "popgate_ack_duration_seconds", ((key, counts.seconds) for key, counts in moment.groups)
+    )
     yield from _of_standings(moment)
     yield _counters("popgate_message_events_total", _by_one(moment.events))
     yield _counters("popgate_created_total", _by_one(moment.made))
@@ -250,13 +254,15 @@ def _of_standings(moment: _Moment) -> Iterator[Metric]:
         if not moment.whole and attribute not in _ALWAYS_TOLD:
             continue
         family = _family(name)
-        for one in moment.standings:
-            family.add_metric([one.topic, one.group], getattr(one, attribute))
+        for standing in moment.standings:
+            family.add_metric([standing.topic, standing.group], getattr(standing, attribute))
         if moment.others.groups:
             family.add_metric([OTHER, OTHER], getattr(moment.others, attribute))
         yield family
     for name, of_standing in _STANDING_COUNTERS if moment.whole else ():
-        yield _counters(name, (((one.topic, one.group), of_standing(one)) for one in moment.standings))
+        yield _counters(
+            name, (((standing.topic, standing.group), of_standing(standing)) for standing in moment.standings)
+        )
     ages = _family("popgate_group_renew_age_seconds")
     for (topic, group), age in moment.ages:
         ages.add_metric([topic, group], age)
@@ -271,9 +277,9 @@ def _of_queries(queries: list[tuple[QueryReport, float]]) -> Iterator[Metric]:
                 lags.add_metric([report.query, str(source.number)], of_source(source))
         yield lags
     for name, (kind, _) in FIGURES.items():
-        told = [((report.query,), report.figures[name]) for report, _ in queries if name in report.figures]
+        samples = [((report.query,), report.figures[name]) for report, _ in queries if name in report.figures]
         family = _counters if kind == "counter" else _gauges
-        yield family(f"popgate_spark_{name}", told)
+        yield family(f"popgate_spark_{name}", samples)
     yield _gauges("popgate_spark_trigger_age_seconds", (((report.query,), age) for report, age in queries))
 
 
@@ -290,8 +296,8 @@ def _by_one(items: Iterable[tuple[str, Counted]]) -> Iterable[tuple[tuple[str], 
 
 def _spec(name: str) -> Spec:
     """A figure that is not in the list is a gauge: another broker may have figures of its own."""
-    found = SPECS.get(name)
-    return found if found is not None else Spec(name, "gauge", name.replace("_", " ") + ", at this moment.")
+    spec = SPECS.get(name)
+    return spec if spec is not None else Spec(name, "gauge", name.replace("_", " ") + ", at this moment.")
 
 
 def _family(name: str) -> GaugeMetricFamily:

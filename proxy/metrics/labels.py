@@ -59,13 +59,13 @@ class Capped(Generic[Key, Value]):
         return len(self._table)
 
     def __getitem__(self, key: Key) -> Value:
-        found = self._table.get(key)
-        return found if found is not None else self._add(key)
+        series = self._table.get(key)
+        return series if series is not None else self._add(key)
 
     def known(self, key: Key) -> Value:
         """Figures of a value that is there already, else those of the others: it takes up no room."""
-        found = self._table.get(key)
-        return found if found is not None else self._others()
+        series = self._table.get(key)
+        return series if series is not None else self._others()
 
     def items(self) -> ItemsView[Key, Value]:
         return self._table.items()
@@ -93,7 +93,7 @@ class Capped(Generic[Key, Value]):
         return made
 
     def _others(self) -> Value:
-        found = self._table.get(self._other)
-        if found is None:
-            found = self._table[self._other] = self._make()
-        return found
+        series = self._table.get(self._other)
+        if series is None:
+            series = self._table[self._other] = self._make()
+        return series

@@ -52,10 +52,10 @@ class Standings:
             return
         self._asked = now
         try:
-            found, following = await self.ask(self._start, _QUEUES_AT_ONCE)
+            standings, following = await self.ask(self._start, _QUEUES_AT_ONCE)
         except GatewayError:
             return
-        for standing in found:
+        for standing in standings:
             if told_group(standing.group) == standing.group:
                 self._keep(standing)
             else:

@@ -51,7 +51,7 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
     handed = asyncio.ensure_future(asyncio.to_thread(_all_of, pipe))
     try:
         async with asyncio.timeout(longest_s):
-            _, told = await process.communicate()
+            _, stderr = await process.communicate()
     except TimeoutError:
         raise SettingsWrong(f"the settings were not read within {longest_s:g} s") from None
     finally:
@@ -62,7 +62,7 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
             await process.wait()
         given = await handed
     if process.returncode or not given:
-        raise SettingsWrong(reason_told(told.decode(errors="replace"), f"ended with {process.returncode}"))
+        raise SettingsWrong(reason_told(stderr.decode(errors="replace"), f"ended with {process.returncode}"))
     try:
         return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
     except Exception as error:  # whatever another version is made of
@@ -77,9 +77,9 @@ def _all_of(pipe: int) -> bytes:
         return opened.read()
 
 
-def reason_told(told: str, ended: str) -> str:
+def reason_told(stderr: str, ended: str) -> str:
     """What a process that read the settings said last that is a sentence for people; `ended`: how it did."""
-    lines = [line for line in told.splitlines() if line.strip()]
+    lines = [line for line in stderr.splitlines() if line.strip()]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             said: Any = json.loads(line)

@@ -72,10 +72,10 @@ def bind_anew(doors: Doors, staying: Staying) -> str:
     bound: list[int] = []
     try:
         for url in door_urls(settings):
-            here = sorted(left, key=lambda one: one.url != url)
-            found = next((one for one in here if with_options(one, url) is not None), None)
-            if found is not None:
-                left.remove(found)
+            here = sorted(left, key=lambda door: door.url != url)
+            chosen = next((door for door in here if with_options(door, url) is not None), None)
+            if chosen is not None:
+                left.remove(chosen)
                 continue
             number = staying.next_number()
             doors.bind(number, url)

@@ -95,12 +95,14 @@ async def _at(broker: Broker, context: Context, place: Place) -> str:
         )
     except GatewayError:
         return ""
-    return next((context_of(one.properties) for one in pulled.messages if one.offset == place[3]), "")
+    return next(
+        (context_of(message.properties) for message in pulled.messages if message.offset == place[3]), ""
+    )
 
 
 async def _of(broker: Broker, context: Context, topic: str, message_id: str) -> str:
     try:
-        found = await broker.find_by_id(context, topic, message_id)
+        messages = await broker.find_by_id(context, topic, message_id)
     except GatewayError:
         return ""
-    return context_of(found[-1].properties) if found else ""
+    return context_of(messages[-1].properties) if messages else ""

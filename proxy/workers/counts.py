@@ -33,22 +33,22 @@ def add_to_past(folder: Path, number: int) -> None:
     total = Sum()
     total.add(before)
     total.add(text)
-    remembered = " ".join(str(one) for one in [*numbers, number][-_MOST_REMEMBERED:])
+    remembered = " ".join(str(past_number) for past_number in [*numbers, number][-_MOST_REMEMBERED:])
     _write(folder / _PAST, f"{remembered}\n{total.text()}")
     with contextlib.suppress(FileNotFoundError):
         _own(folder, number).unlink()
 
 
-def added(folder: Path, told: dict[int, str], extra: Iterable[str] = ()) -> str:
+def added(folder: Path, texts: dict[int, str], extra: Iterable[str] = ()) -> str:
     """The sum of what the living told, by their numbers, and what the others counted before.
 
     In this order nobody is counted twice or left out who ends meanwhile: first the living were asked, then
     the files of single ones are read, then that of the past, which tells whom it has.
     """
-    files = {number: text for number, text in _files(folder) if number not in told}
+    files = {number: text for number, text in _files(folder) if number not in texts}
     numbers, past = _past(folder)
     total = Sum()
-    for number, text in (*told.items(), *files.items()):
+    for number, text in (*texts.items(), *files.items()):
         if number not in numbers:
             total.add(text)
     total.add(past)
@@ -70,7 +70,7 @@ def _past(folder: Path) -> tuple[list[int], str]:
         head, _, text = (folder / _PAST).read_text("utf-8").partition("\n")
     except FileNotFoundError:
         return [], ""
-    return [int(one) for one in head.split()], text
+    return [int(word) for word in head.split()], text
 
 
 def _own(folder: Path, number: int) -> Path:

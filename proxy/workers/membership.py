@@ -228,22 +228,22 @@ class Membership:
             _log.error("the supervisor is gone: this process drains and ends")
             self._ending.begin()
 
-    def _heard(self, ending: Ending, told: dict[str, Any], descriptor: int) -> None:
-        if "door" in told:
-            self._take(told["door"], told.get("number", 0), descriptor)
-        elif "alive" in told:
+    def _heard(self, ending: Ending, message: dict[str, Any], descriptor: int) -> None:
+        if "door" in message:
+            self._take(message["door"], message.get("number", 0), descriptor)
+        elif "alive" in message:
             self.tell({"alive": True})
-        elif "admin" in told:
+        elif "admin" in message:
             self._left_admin.set()
-        elif "crew" in told:
-            self.roster.hear(told["crew"])
-        elif "drain" in told:
-            self._told_alone = self._told_alone or told.get("alone", False)
-            self.ends = told.get("ends")
+        elif "crew" in message:
+            self.roster.hear(message["crew"])
+        elif "drain" in message:
+            self._told_alone = self._told_alone or message.get("alone", False)
+            self.ends = message.get("ends")
             ending.begin()
-        elif "leave" in told:
+        elif "leave" in message:
             self.on_leave()
-        elif "stop" in told:
+        elif "stop" in message:
             ending.cut()
 
     def _take(self, door: int, number: int, descriptor: int) -> None:

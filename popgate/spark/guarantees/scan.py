@@ -87,17 +87,17 @@ class Scan:
         ranges = asked(
             reading, lambda client: self._ranges(client, topic), connect=self._connect, rest=self._rest
         )
-        found: set[str] = set()
+        ids: set[str] = set()
         for each in ranges:
             pulls = whole(each, reading, _log.warning, connect=self._connect, rest=self._rest)
             for body, _ in pulls:
                 try:
-                    found.update(Records(body).column("message_id").drop_null().to_pylist())
+                    ids.update(Records(body).column("message_id").drop_null().to_pylist())
                 except PeerWireError as error:
                     raise SparkSourceError(
                         Code.DAMAGED, f"a message of {named(each.queue)} cannot be read: {error}"
                     ) from error
-        return found
+        return ids
 
     def _ranges(self, client: QueueClient, topic: str) -> list[Range]:
         try:

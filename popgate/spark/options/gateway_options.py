@@ -132,17 +132,17 @@ def _endpoints(options: Mapping[str, str]) -> tuple[str, ...]:
         name = "nameServer"
         _log.warning("option nameServer is taken for endpoints: it names a gateway, no name server is asked")
     text = options.get(name, "")
-    found = tuple(each.strip() for each in text.replace(";", ",").split(",") if each.strip())
-    if not found:
+    addresses = tuple(each.strip() for each in text.replace(";", ",").split(",") if each.strip())
+    if not addresses:
         raise SparkSourceError(
             Code.MISSING_OPTION, "option endpoints is missing: the gateway's host:port, several with commas"
         )
-    for each in found:
+    for each in addresses:
         try:
             parse_endpoint(each)
         except BadRequest as error:
             raise illegal_option(name, text, error.sentence) from error
-    return found
+    return addresses
 
 
 def _account(options: Mapping[str, str]) -> tuple[str, str]:

@@ -33,11 +33,11 @@ def named(
     spelled = {name.lower(): name for name in known}
     foreign = {name.lower(): name for name in others}
     planned = {name.lower(): name for name in not_yet}
-    found = {}
+    by_name = {}
     for name, value in given.items():
         lower = name.lower()
         if lower in spelled:
-            found[spelled[lower]] = value.strip()
+            by_name[spelled[lower]] = value.strip()
         elif lower in foreign:
             raise illegal_option(foreign[lower], value, f"it is an option of the {side}, leave it out")
         elif lower in planned:
@@ -48,7 +48,7 @@ def named(
             near = get_close_matches(lower, spelled, n=1, cutoff=0.6)
             hint = f"did you mean {spelled[near[0]]}?" if near else f"there are {', '.join(sorted(known))}"
             raise SparkSourceError(Code.UNKNOWN_OPTION, f"option {shown(name)} is not known: {hint}")
-    return found
+    return by_name
 
 
 def at_most_one(options: Mapping[str, str], names: tuple[str, ...]) -> None:

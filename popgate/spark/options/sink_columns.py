@@ -34,12 +34,12 @@ _KEY_TYPES: Final = ("string", "binary", "bigint", "int", "smallint", "tinyint")
 """What a column that tells rows apart may have: one text for each value."""
 
 
-def check_sink_columns(told: Iterable[tuple[str, str]], options: SinkOptions) -> None:
+def check_sink_columns(schema: Iterable[tuple[str, str]], options: SinkOptions) -> None:
     """Of names and types as Spark writes them (simpleString).
 
     Raises SparkSourceError (ILLEGAL_SCHEMA, MISSING_OPTION, ILLEGAL_OPTION).
     """
-    columns = list(told)
+    columns = list(schema)
     names = [name for name, _ in columns]
     for name, kind in columns:
         if names.count(name) > 1:

@@ -102,14 +102,14 @@ def _ledger_topic(options: Mapping[str, str], guarantee: str) -> str:
                 "ledgerTopic", options["ledgerTopic"], f"it needs deliveryGuarantee = {EFFECTIVELY_ONCE}"
             )
         return ""
-    for name, what in (
+    for name, purpose in (
         ("sinkId", "a name of the sink that no other has"),
         ("ledgerTopic", "a compacted topic"),
     ):
         if name not in options:
             raise SparkSourceError(
                 Code.MISSING_OPTION,
-                f"option {name} is missing, deliveryGuarantee = {guarantee} needs it: {what}",
+                f"option {name} is missing, deliveryGuarantee = {guarantee} needs it: {purpose}",
             )
     text = options["ledgerTopic"]
     return topic_of("ledgerTopic", text, text)

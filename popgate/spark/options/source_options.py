@@ -135,10 +135,10 @@ class SourceOptions:
 
     def number(self, name: str) -> int:
         """Of an option that has a default."""
-        found = self.numbers[name]
-        if found is None:
+        number = self.numbers[name]
+        if number is None:
             raise KeyError(name)
-        return found
+        return number
 
     @property
     def filter(self) -> tuple[str, str]:
@@ -205,8 +205,8 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
 def is_legacy(given: Mapping[str, str]) -> bool:
     """Which columns there are, which Spark asks before all else; names are of any case."""
     lower = {name.lower(): value.strip() for name, value in given.items()}
-    told = {"schemaStyle": lower.get("schemastyle", "default")}
-    return one_of(told, "schemaStyle", ("default", "legacy")) == "legacy"
+    style = {"schemaStyle": lower.get("schemastyle", "default")}
+    return one_of(style, "schemaStyle", ("default", "legacy")) == "legacy"
 
 
 def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:
@@ -258,19 +258,19 @@ def _check_pattern(text: str) -> None:
 
 def _assigned(text: str) -> tuple[QueuePlace, ...]:
     form = 'it has the form {"topic":{"broker":[0,1]}}'
-    told = _json("assign", text, form)
-    found = set()
-    for topic, brokers in told.items():
+    brokers_by_topic = _json("assign", text, form)
+    queues = set()
+    for topic, brokers in brokers_by_topic.items():
         topic_of("assign", text, topic)
         if not isinstance(brokers, dict):
             raise illegal_option("assign", text, form)
         for broker, numbers in brokers.items():
             if not isinstance(numbers, list) or not all(_is_queue(number) for number in numbers):
                 raise illegal_option("assign", text, form)
-            found |= {QueuePlace(topic, broker, number) for number in numbers}
-    if not found:
+            queues |= {QueuePlace(topic, broker, number) for number in numbers}
+    if not queues:
         raise illegal_option("assign", text, "it names no queue")
-    return tuple(sorted(found))
+    return tuple(sorted(queues))
 
 
 def _is_queue(number: object) -> bool:
@@ -285,23 +285,23 @@ def _start(options: Mapping[str, str], group: str, *, streaming: bool) -> Positi
         if not group:
             raise SparkSourceError(Code.MISSING_OPTION, "startingOffsets = group needs the option group")
         return Position(Where.GROUP)
-    found = _position(options, _START, default)
-    if not streaming and (found.where is Where.LATEST or LATEST in found.offsets.values()):
+    position = _position(options, _START, default)
+    if not streaming and (position.where is Where.LATEST or LATEST in position.offsets.values()):
         raise illegal_option(
             "startingOffsets",
             options["startingOffsets"],
             "a batch that begins at the latest offset has nothing",
         )
-    return found
+    return position
 
 
 def _end(options: Mapping[str, str]) -> Position:
-    found = _position(options, _END, "latest")
-    if found.where is Where.EARLIEST or EARLIEST in found.offsets.values():
+    position = _position(options, _END, "latest")
+    if position.where is Where.EARLIEST or EARLIEST in position.offsets.values():
         raise illegal_option(
             "endingOffsets", options["endingOffsets"], "a batch that ends at the earliest offset has nothing"
         )
-    return found
+    return position
 
 
 def _position(options: Mapping[str, str], names: tuple[str, str, str], default: str) -> Position:
@@ -321,21 +321,21 @@ def _by_queue(name: str, text: str, *, least: int) -> dict[QueuePlace, int]:
     form = 'it has the form {"topic":{"broker":{"0":23}}}' + (
         "" if least == 0 else ", or is earliest or latest"
     )
-    told = _json(name, text, form)
+    document = _json(name, text, form)
     try:
-        found = flat(told, least=least)
+        offsets = flat(document, least=least)
     except SparkSourceError as error:
         raise illegal_option(name, text, f"{form}; {error}") from error
-    if not found:
+    if not offsets:
         raise illegal_option(name, text, "it names no queue")
-    return found
+    return offsets
 
 
 def _json(name: str, text: str, form: str) -> dict[str, Any]:
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise illegal_option(name, text, form) from error
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         raise illegal_option(name, text, form)
-    return told
+    return document

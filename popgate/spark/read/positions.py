@@ -20,12 +20,14 @@ def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = Fa
     """
     if options.pattern:
         return _matching(client, options.pattern)
-    found = [queue for topic in options.topics for queue in _queues_of_topic(client, options, topic, running)]
+    queues = [
+        queue for topic in options.topics for queue in _queues_of_topic(client, options, topic, running)
+    ]
     if not options.assigned:
-        return found
-    missing = sorted(set(options.assigned) - set(found))
+        return queues
+    missing = sorted(set(options.assigned) - set(queues))
     if missing:
-        there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in found})) or "none"
+        there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in queues})) or "none"
         raise illegal_option("assign", named(missing[0]), f"it is not there, the queues are {there}")
     return list(options.assigned)
 
@@ -34,13 +36,13 @@ def _queues_of_topic(
     client: QueueClient, options: SourceOptions, topic: str, running: bool
 ) -> list[QueuePlace]:
     try:
-        found = client.queues(topic)
+        queues = client.queues(topic)
     except TopicNotFound as error:
         raise _refused(error, options, "create it, or correct its name") from error
-    if not found and not running:
+    if not queues and not running:
         closed = Forbidden(f"topic {topic} has no queue that may be read")
         raise _refused(closed, options, "give it permission to be read") from closed
-    return found
+    return queues
 
 
 def _refused(error: GatewayError, options: SourceOptions, what_to_do: str) -> SparkSourceError:
@@ -53,14 +55,14 @@ def _refused(error: GatewayError, options: SourceOptions, what_to_do: str) -> Sp
 
 def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
     matches = re.compile(pattern).fullmatch
-    found = []
+    queues = []
     for topic in filter(matches, client.topics()):
         try:
-            found += client.queues(topic)
+            queues += client.queues(topic)
         except TopicNotFound:
             # It was deleted since the list was made.
             continue
-    return found
+    return queues
 
 
 def starts_of(
@@ -69,9 +71,9 @@ def starts_of(
     """Where to begin on each queue. Raises SparkSourceError for what cannot be, and GatewayError."""
     position = options.start
     if position.where is Where.GROUP:
-        found = client.committed(options.group, queues)
-        rest = [queue for queue in queues if queue not in found]
-        return {**found, **_ends_of(client, options.fallback, rest)}
+        committed = client.committed(options.group, queues)
+        rest = [queue for queue in queues if queue not in committed]
+        return {**committed, **_ends_of(client, options.fallback, rest)}
     if position.where in (Where.TIME, Where.TIMES):
         return _by_time(client, options, position, queues, "start")
     return _resolved(client, position, queues, "startingOffsets", absent=EARLIEST)
@@ -98,49 +100,49 @@ def _resolved(
     if position.where is not Where.OFFSETS:
         return _ends_of(client, position.where, queues)
     _check_known(position.offsets, queues, option)
-    told = {queue: position.offsets.get(queue, absent) for queue in queues}
+    requested = {queue: position.offsets.get(queue, absent) for queue in queues}
     maximums = client.maximums(queues)
-    minimums = client.minimums([queue for queue, offset in told.items() if offset == EARLIEST])
-    found = {}
-    for queue, offset in told.items():
+    minimums = client.minimums([queue for queue, offset in requested.items() if offset == EARLIEST])
+    resolved = {}
+    for queue, offset in requested.items():
         if offset > maximums[queue]:
             raise SparkSourceError(
                 Code.ILLEGAL_OFFSET,
                 f"option {option} has {offset} for {named(queue)}, which ends at {maximums[queue]}",
             )
-        found[queue] = (
+        resolved[queue] = (
             minimums[queue] if offset == EARLIEST else maximums[queue] if offset == LATEST else offset
         )
-    return found
+    return resolved
 
 
 def _by_time(
-    client: QueueClient, options: SourceOptions, position: Position, queues: Sequence[QueuePlace], what: str
+    client: QueueClient, options: SourceOptions, position: Position, queues: Sequence[QueuePlace], edge: str
 ) -> dict[QueuePlace, int]:
     """The first offset stored at or after a time; queues that no time is told for are read as a whole."""
-    option = "startingOffsetsByTimestamp" if what == "start" else "endingOffsetsByTimestamp"
+    option = "startingOffsetsByTimestamp" if edge == "start" else "endingOffsetsByTimestamp"
     if position.where is Where.TIMES:
         _check_known(position.offsets, queues, option)
         times = {queue: position.offsets[queue] for queue in queues if queue in position.offsets}
     else:
         times = dict.fromkeys(queues, position.time_ms)
-    found = client.offsets_at(times)
+    offsets = client.offsets_at(times)
     rest = [queue for queue in queues if queue not in times]
-    found |= client.minimums(rest) if what == "start" else client.maximums(rest)
-    if what == "start" and options.past_is_error:
+    offsets |= client.minimums(rest) if edge == "start" else client.maximums(rest)
+    if edge == "start" and options.past_is_error:
         maximums = client.maximums(list(times))
-        late = [queue for queue in times if found[queue] >= maximums[queue]]
+        late = [queue for queue in times if offsets[queue] >= maximums[queue]]
         if late:
             raise SparkSourceError(
                 Code.ILLEGAL_OFFSET,
                 f"{named(late[0])} has nothing stored at {times[late[0]]} ms or after; with"
                 " startingOffsetsByTimestampStrategy=latest its end is taken",
             )
-    return found
+    return offsets
 
 
-def _check_known(told: Offsets, queues: Sequence[QueuePlace], option: str) -> None:
-    unknown = sorted(set(told) - set(queues))
+def _check_known(offsets: Offsets, queues: Sequence[QueuePlace], option: str) -> None:
+    unknown = sorted(set(offsets) - set(queues))
     if unknown:
         raise SparkSourceError(
             Code.ILLEGAL_OFFSET, f"option {option} names {named(unknown[0])}, which is none of those read"

@@ -36,7 +36,7 @@ def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
 
     A queue that went back was deleted and made anew: what it had is gone, and what it has now was never read.
     """
-    found = []
+    ranges = []
     for queue, end in sorted(ends.items()):
         begin = begins[queue]
         if end < begin:
@@ -46,8 +46,8 @@ def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
                 " and needs a checkpoint, or a start, of its own",
             )
         if end > begin:
-            found.append(Range(queue, begin, end))
-    return found
+            ranges.append(Range(queue, begin, end))
+    return ranges
 
 
 def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: Warn) -> list[Range]:
@@ -55,11 +55,11 @@ def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: War
 
     Raises SparkSourceError (DATA_LOSS) if something is gone and `fail`; otherwise `warn` is told of each gap.
     """
-    found = []
+    readable = []
     for each in ranges:
         minimum = minimums.get(each.queue, each.begin)
         if each.begin >= minimum:
-            found.append(each)
+            readable.append(each)
             continue
         gone = min(minimum, each.end)
         sentence = f"{named(each.queue)} keeps nothing before {minimum}: {each.begin} to {gone - 1} are gone"
@@ -67,8 +67,8 @@ def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: War
             raise data_loss(sentence)
         warn(sentence)
         if gone < each.end:
-            found.append(each._replace(begin=gone))
-    return found
+            readable.append(each._replace(begin=gone))
+    return readable
 
 
 def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:
@@ -76,21 +76,21 @@ def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:
     total = sum(max(end - begins[queue], 0) for queue, end in ends.items())
     if total <= most:
         return dict(ends)
-    found = {}
+    limited_ends = {}
     for queue, end in ends.items():
         size = end - begins[queue]
-        found[queue] = begins[queue] + max(size * most // total, 1) if size > 0 else end
-    return found
+        limited_ends[queue] = begins[queue] + max(size * most // total, 1) if size > 0 else end
+    return limited_ends
 
 
 def split(ranges: Iterable[Range], *, largest: int | None) -> list[Range]:
     """Ranges of at most `largest` offsets, of each range as even as can be."""
-    found = []
+    pieces = []
     for each in ranges:
         parts = 1 if largest is None else -(-each.size // largest)
         edges = [each.begin + each.size * number // parts for number in range(parts + 1)]
-        found += [Range(each.queue, *pair) for pair in pairwise(edges)]
-    return found
+        pieces += [Range(each.queue, *pair) for pair in pairwise(edges)]
+    return pieces
 
 
 def packed(ranges: Iterable[Range], *, least: int, most: int | None = None) -> list[list[Range]]:
@@ -98,15 +98,15 @@ def packed(ranges: Iterable[Range], *, least: int, most: int | None = None) -> l
 
     With `most` it is closed before it has more than that, unless one range alone has.
     """
-    found: list[list[Range]] = []
+    tasks: list[list[Range]] = []
     size = least
     for each in ranges:
         if size >= least or (most is not None and size + each.size > most):
-            found.append([])
+            tasks.append([])
             size = 0
-        found[-1].append(each)
+        tasks[-1].append(each)
         size += each.size
-    return found
+    return tasks
 
 
 def planned(

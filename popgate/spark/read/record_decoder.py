@@ -183,9 +183,9 @@ class Records:
         )
 
     def keys(self) -> Any:
-        told = self.pairs().find(names.KEYS)
+        texts = self.pairs().find(names.KEYS)
         # A producer may leave more than one blank between two keys.
-        split = pc.split_pattern_regex(pc.utf8_trim_whitespace(told), r"\s+")
+        split = pc.split_pattern_regex(pc.utf8_trim_whitespace(texts), r"\s+")
         return split.cast(pa.list_(pa.string()))
 
 
@@ -220,13 +220,13 @@ class _Pairs:
 
     def number(self, name: str) -> Any:
         """As `find`, of whole numbers; null for what is none."""
-        found = [_whole(text) for text in self.find(name).to_pylist()]
-        return pa.array(found, pa.int32())
+        numbers = [_whole(text) for text in self.find(name).to_pylist()]
+        return pa.array(numbers, pa.int32())
 
     def times(self, name: str) -> Any:
         """As `find`, of milliseconds as timestamps; null for what is none."""
-        found = [_millis(text) for text in self.find(name).to_pylist()]
-        micros = pa.array([None if each is None else each * 1000 for each in found], pa.int64())
+        times_ms = [_millis(text) for text in self.find(name).to_pylist()]
+        micros = pa.array([None if each is None else each * 1000 for each in times_ms], pa.int64())
         return micros.cast(pa.timestamp("us", "UTC"))
 
     def types(self) -> Any:
@@ -271,15 +271,15 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 
 def _starts(data: bytes) -> list[int]:
     """Where records begin. Raises PeerWireError for one that does not fit."""
-    found = []
+    starts = []
     at, end = 0, len(data)
     while at < end:
         size = _unpack_size(data, at)[0] if end - at >= SMALLEST_RECORD else 0
         if not SMALLEST_RECORD <= size <= end - at:
             raise PeerWireError(f"a record claims {size} bytes, there are {end - at}")
-        found.append(at)
+        starts.append(at)
         at += size
-    return found
+    return starts
 
 
 def _whole(text: str | None) -> int | None:

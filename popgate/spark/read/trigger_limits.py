@@ -70,8 +70,8 @@ class Limits:
         if offsets:
             mean, before = size / offsets, self._mean_bytes
             self._mean_bytes = mean if before is None else (mean + before) / 2
-        found = _ASSUMED_BYTES if self._mean_bytes is None else self._mean_bytes
-        return max(found, 1.0)
+        mean_bytes = _ASSUMED_BYTES if self._mean_bytes is None else self._mean_bytes
+        return max(mean_bytes, 1.0)
 
 
 def _sizes(begins: Offsets, ends: Offsets) -> dict[QueuePlace, int]:

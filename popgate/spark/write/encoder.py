@@ -130,12 +130,12 @@ class Encoder:
             given = list(columns.texts("message_id"))
 
             def own(at: int, number: int, block: str, body: bytes) -> str:
-                found = given[at]
-                if found is None:
+                given_id = given[at]
+                if given_id is None:
                     if name:
                         raise Wrong("message_id", "is null, though dedupeKeyColumn names it")
                     return self._row_id(number, block.encode(), body)
-                return _checked_id(found)
+                return _checked_id(given_id)
 
             return own
         if not name:
@@ -156,12 +156,12 @@ class Encoder:
         contents = digests(identity.content_hash(), *rows.contents()) if by_contents else []
         self.checksum = self.checksum + sum(int.from_bytes(each[:8], "big") for each in contents) & _LAST_U64
         if self._options.dedupe_key:
-            found = digests(identity.key_hash(), *rows.keys())
+            row_digests = digests(identity.key_hash(), *rows.keys())
         elif by_contents:
             return b"", "".join(self._row_id(0, b"", each) for each in contents).encode()
         else:
-            found = digests(identity.row_hash(), *rows.numbered(first))
-        return VERSION.encode(), b"".join(found).hex().upper().encode()
+            row_digests = digests(identity.row_hash(), *rows.numbered(first))
+        return VERSION.encode(), b"".join(row_digests).hex().upper().encode()
 
     def _check_topic(self, number: int, topic: str | None) -> None:
         if not topic:

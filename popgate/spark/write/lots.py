@@ -53,13 +53,13 @@ class Lot:
 
     def messages(self) -> list[tuple[bytes, bytes]]:
         """The body and the block of each."""
-        found: list[tuple[bytes, bytes]] = []
+        messages: list[tuple[bytes, bytes]] = []
         for part in self.parts:
             if isinstance(part, bytes):
-                found += [(item.body, item.properties) for item in decode_batch(part)]
+                messages += [(item.body, item.properties) for item in decode_batch(part)]
             else:
-                found.append(part)
-        return found
+                messages.append(part)
+        return messages
 
     def leave_out(self, ids: AbstractSet[str]) -> int:
         """Forget the messages that have one of these; how many there were."""

@@ -50,7 +50,7 @@ class Identity:
     def partitions_of(self, ids: Iterable[str]) -> Iterator[int]:
         """Those whose rows have these ids, where they are rows of this batch and known by their contents."""
         match = re.compile(f"{self.batch_tag}([0-9A-F]{{8}})[0-9A-F]{{32}}").fullmatch
-        return (int(found[1], 16) for each in ids if (found := match(each)))
+        return (int(matched[1], 16) for each in ids if (matched := match(each)))
 
     def of_rows(self) -> Callable[[int, bytes, bytes], str]:
         """The id of a row: its number, the block of its properties, and its body."""
@@ -59,9 +59,9 @@ class Identity:
         base = self.row_hash()
 
         def row_id(number: int, block: bytes, body: bytes) -> str:
-            one = base.copy()
-            one.update(b"%d %d " % (number, len(block)) + block + body)
-            return VERSION + one.hexdigest().upper()
+            hasher = base.copy()
+            hasher.update(b"%d %d " % (number, len(block)) + block + body)
+            return VERSION + hasher.hexdigest().upper()
 
         return row_id
 
@@ -90,9 +90,9 @@ class Identity:
         base = self.content_hash()
 
         def digest(rest: bytes, body: bytes) -> bytes:
-            one = base.copy()
-            one.update(b"%d " % len(rest) + rest + body)
-            return one.digest()
+            hasher = base.copy()
+            hasher.update(b"%d " % len(rest) + rest + body)
+            return hasher.digest()
 
         return digest
 
@@ -108,9 +108,9 @@ class Identity:
         base = self.key_hash()
 
         def key_id(key: bytes) -> str:
-            one = base.copy()
-            one.update(key)
-            return VERSION + one.hexdigest().upper()
+            hasher = base.copy()
+            hasher.update(key)
+            return VERSION + hasher.hexdigest().upper()
 
         return key_id
 
@@ -162,15 +162,15 @@ def batch_of(properties: Mapping[str, str]) -> tuple[str, int]:
 
 def digests(base: hashlib.blake2b, data: bytes, ends: Sequence[int]) -> list[bytes]:
     """Of each part of `data`, as if `base` went on with it. A part begins where the one before it ends."""
-    found = []
+    row_digests = []
     for begin, end in pairwise(ends):
-        one = base.copy()
-        one.update(data[begin:end])
-        found.append(one.digest())
-    return found
+        hasher = base.copy()
+        hasher.update(data[begin:end])
+        row_digests.append(hasher.digest())
+    return row_digests
 
 
 def _hash(*parts: str) -> hashlib.blake2b:
     """Of 16 bytes, begun with these; none of them runs into the next."""
-    told = [part.encode() for part in parts]
-    return hashlib.blake2b(b"".join(b"%d:%b" % (len(part), part) for part in told), digest_size=16)
+    encoded_parts = [part.encode() for part in parts]
+    return hashlib.blake2b(b"".join(b"%d:%b" % (len(part), part) for part in encoded_parts), digest_size=16)

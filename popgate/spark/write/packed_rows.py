@@ -138,9 +138,11 @@ def _blocks(columns: dict[str, Any], count: int) -> Any:
 
 def _tags(column: Any) -> Any:
     """Of each row the entry of its tag, null where it has none: they are few, and looked at one by one."""
-    found = _text(column).dictionary_encode()
-    entries = pa.array([tag_entry(tag) if tag else None for tag in found.dictionary.to_pylist()], pa.string())
-    return entries.take(found.indices)
+    encoded = _text(column).dictionary_encode()
+    entries = pa.array(
+        [tag_entry(tag) if tag else None for tag in encoded.dictionary.to_pylist()], pa.string()
+    )
+    return entries.take(encoded.indices)
 
 
 def _keys(column: Any) -> Any:
@@ -170,11 +172,11 @@ def _properties(column: Any) -> Any:
     names, values = (_text(each.slice(begin, end - begin)) for each in (column.keys, column.items))
     if values.null_count or not _is_clean(values) or 0 in _lengths(values):
         raise _NotPlain
-    found = names.dictionary_encode()
-    told = found.dictionary.to_pylist()
-    for name in told:
+    encoded = names.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    for name in distinct:
         check_name(name)
-    fronts = pa.array([f"{name}\x01" for name in told], pa.string()).take(found.indices)
+    fronts = pa.array([f"{name}\x01" for name in distinct], pa.string()).take(encoded.indices)
     entries = pc.binary_join_element_wise(fronts, values, "\x02", "")
     # Those of a row follow one another already: only the ends of the rows are others.
     return _of_ends(_offsets(entries)[offsets - begin], entries.buffers()[2])
@@ -188,10 +190,10 @@ def _keys_apart(column: Any) -> Any:
 
 def _runs(topics: Any) -> list[tuple[str, int]]:
     """Raises _NotPlain: there is none somewhere, or they change too often."""
-    found = pc.run_end_encode(topics)
-    if topics.null_count or len(found.values) * _ROWS_OF_A_TOPIC > len(topics):
+    runs = pc.run_end_encode(topics)
+    if topics.null_count or len(runs.values) * _ROWS_OF_A_TOPIC > len(topics):
         raise _NotPlain
-    return list(zip(found.values.to_pylist(), found.run_ends.to_pylist(), strict=True))
+    return list(zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True))
 
 
 # -- arrays of bytes ----------------------------------------------------------------------------------

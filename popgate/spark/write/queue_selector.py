@@ -27,15 +27,15 @@ def writable_queues(client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
         if not brokers_of_new_topics(client):
             raise
         return ()
-    found = sorted(
+    queues = sorted(
         QueuePlace(topic, each.broker, number)
         for each in route.queues
         if each.writable
         for number in range(each.write_queues)
     )
-    if not found:
+    if not queues:
         raise Forbidden(f"topic {topic} has no queue that may be written to")
-    return tuple(found)
+    return tuple(queues)
 
 
 def is_compacted(client: QueueClient, topic: str) -> bool:
@@ -59,11 +59,11 @@ def queue_of_group(group: str, queues: Sequence[QueuePlace]) -> QueuePlace:
 
 def named_queue(queues: Sequence[QueuePlace], broker: str, queue_id: int) -> QueuePlace | str:
     """The queue that a row names; otherwise why there is none, as the end of a sentence."""
-    found = [each for each in queues if each.queue_id == queue_id and broker in ("", each.broker)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        brokers = ", ".join(each.broker for each in found)
+    matches = [each for each in queues if each.queue_id == queue_id and broker in ("", each.broker)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        brokers = ", ".join(each.broker for each in matches)
         return f"is {queue_id}, which is a queue of several brokers ({brokers}): broker_name says of which"
     where = f" at broker {broker}" if broker else ""
     return f"is {queue_id}, the topic {queues[0].topic} has no such queue{where} to write to"

@@ -174,10 +174,10 @@ class Sender:
 
     def _place(self, row: Outgoing, group: str, queues: tuple[QueuePlace, ...]) -> QueuePlace:
         if row.queue_id is not None:
-            found = named_queue(queues, row.broker, row.queue_id)
-            if isinstance(found, str):
-                raise illegal_row(row.number, self._partition, "queue_id", found)
-            return found
+            queue_or_reason = named_queue(queues, row.broker, row.queue_id)
+            if isinstance(queue_or_reason, str):
+                raise illegal_row(row.number, self._partition, "queue_id", queue_or_reason)
+            return queue_or_reason
         if group:
             return queue_of_group(group, queues)
         # A priority, or a lite topic, is a queue of its own.
@@ -189,12 +189,12 @@ class Sender:
 
     def _find(self, row: Outgoing) -> tuple[QueuePlace, ...]:
         """The queues of its topic; none: the first message makes it."""
-        found = self._asked(lambda client, row: writable_queues(client, row.topic), row)
-        if found:
-            self._queues[row.topic] = found
+        queues = self._asked(lambda client, row: writable_queues(client, row.topic), row)
+        if queues:
+            self._queues[row.topic] = queues
             if row.topic not in self._compacted:
                 self._compacted[row.topic] = self._asked(self._is_compacted, row)
-        return found
+        return queues
 
     def _is_compacted(self, client: QueueClient, row: Outgoing) -> bool:
         """Raises GatewayError."""
@@ -268,11 +268,11 @@ class Sender:
 
     def _known(self, client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
         """Raises GatewayError."""
-        found = self._queues.get(topic) or writable_queues(client, topic)
-        if not found:
+        queues = self._queues.get(topic) or writable_queues(client, topic)
+        if not queues:
             raise TopicNotFound(topic)
-        self._queues[topic] = found
-        return found
+        self._queues[topic] = queues
+        return queues
 
     def _finish_oldest(self) -> None:
         """Wait until the first that is under way is acknowledged, and send it again where that may help."""
@@ -304,12 +304,12 @@ class Sender:
         if self._find_sent is None or lot.client is None or self._compacted.get(lot.topic):
             return False
         # Before the look: what comes by a connection that is open then may come behind it.
-        is_open, told = lot.client.connection.is_open, self._looked
-        if is_open or told is None or told[:2] != (lot.client, lot.topic):
-            told = lot.client, lot.topic, self._find_sent(lot.topic)
+        is_open, last_look = lot.client.connection.is_open, self._looked
+        if is_open or last_look is None or last_look[:2] != (lot.client, lot.topic):
+            last_look = lot.client, lot.topic, self._find_sent(lot.topic)
         # By a connection that is closed nothing comes any more: one look is enough for all that went there.
-        self._looked = None if is_open else told
-        self._acknowledged += lot.leave_out(told[2])
+        self._looked = None if is_open else last_look
+        self._acknowledged += lot.leave_out(last_look[2])
         return not lot.count
 
     # -- the connection ---------------------------------------------------------------------------

@@ -47,8 +47,8 @@ def addresses_known(name_server: str, *, timeout_s: float = ANSWERED_WITHIN_S) -
     Raises OSError, PeerWireError.
     """
     answer = ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
-    told: dict[str, Any] = loads(answer.body) if answer.body else {}
+    cluster_info: dict[str, Any] = loads(answer.body) if answer.body else {}
     return {
         name: {int(number): str(address) for number, address in entry["brokerAddrs"].items()}
-        for name, entry in told.get("brokerAddrTable", {}).items()
+        for name, entry in cluster_info.get("brokerAddrTable", {}).items()
     }

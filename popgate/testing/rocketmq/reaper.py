@@ -41,13 +41,13 @@ def watch(lines: Iterable[str]) -> None:
 
 def _signal(pids: Mapping[int, str], number: int) -> bool:
     """Send a signal to those that are still the same processes; whether there were any."""
-    found = False
+    signalled = False
     for pid, start in pids.items():
         if _start_of(pid) == start:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-                found = True
-    return found
+                signalled = True
+    return signalled
 
 
 def _start_of(pid: int) -> str:

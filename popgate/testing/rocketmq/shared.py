@@ -65,11 +65,11 @@ def shared_rocketmq(version: str | None = None) -> Iterator[SharedRocketMQ]:
         with (place / "entry.lock").open("w") as entry:
             fcntl.flock(entry, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_SH)  # waits for a host that is ending
-            told = place / "cluster.json"
-            if not told.exists() or not _is_held(place / "host.lock"):
-                told.unlink(missing_ok=True)
-                _start_host(place, version, told)
-            cluster = SharedRocketMQ(**json.loads(told.read_text()))
+            state_file = place / "cluster.json"
+            if not state_file.exists() or not _is_held(place / "host.lock"):
+                state_file.unlink(missing_ok=True)
+                _start_host(place, version, state_file)
+            cluster = SharedRocketMQ(**json.loads(state_file.read_text()))
         yield cluster
 
 
@@ -111,7 +111,7 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def _start_host(place: Path, version: str, told: Path) -> None:
+def _start_host(place: Path, version: str, state_file: Path) -> None:
     home = str(Path(popgate.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))
     log = place / "host.log"
@@ -119,7 +119,7 @@ def _start_host(place: Path, version: str, told: Path) -> None:
         process = _started_host(version, {**variables(), "PYTHONPATH": path}, output)
     end = time.monotonic() + _HOST_WITHIN_S
     _hosts.append(process)
-    while not told.exists():
+    while not state_file.exists():
         if process.poll() is not None or time.monotonic() > end:
             process.terminate()
             raise RocketMQDidNotStart(log.read_text(errors="replace"))

@@ -109,8 +109,8 @@ class TopicList:
         return cls(parts.texts(part, "topicList"), parts.text(part, "brokerAddr"))
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = {"brokerAddr": self.address} if self.address else {}
-        return dumps({**told, "topicList": list(self.topics)})
+        fields: dict[str, Any] = {"brokerAddr": self.address} if self.address else {}
+        return dumps({**fields, "topicList": list(self.topics)})
 
 
 def decode_kv_table(body: bytes) -> dict[str, str]:
@@ -172,8 +172,8 @@ class Assignment:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"attachments": dict(self.attachments)} if self.attachments else {}
-        return {**told, "messageQueue": self.queue.table(), "mode": self.mode}
+        fields: dict[str, Any] = {"attachments": dict(self.attachments)} if self.attachments else {}
+        return {**fields, "messageQueue": self.queue.table(), "mode": self.mode}
 
 
 def decode_assignments(body: bytes) -> tuple[Assignment, ...]:

@@ -43,9 +43,9 @@ def verify(fields: Mapping[str, str], body: bytes, secret_key: str, version: int
     The comparison takes the same time wherever the two differ. An unsigned request is not verified.
     Raises UnicodeEncodeError for text that is no UTF-8.
     """
-    told = fields.get(SIGNATURE, "")
-    found = _signed_with(content(fields, body, version), secret_key)
-    return hmac.compare_digest(found.encode(), told.encode())
+    received = fields.get(SIGNATURE, "")
+    expected = _signed_with(content(fields, body, version), secret_key)
+    return hmac.compare_digest(expected.encode(), received.encode())
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:

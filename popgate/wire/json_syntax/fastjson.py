@@ -154,11 +154,11 @@ class _Reader:
 
     def _more(self, end: str) -> bool:
         """Take a comma, or the end; True for the end."""
-        found = self.next_character()
-        if found not in (",", end) or not found:
+        character = self.next_character()
+        if character not in (",", end) or not character:
             raise self.bad()
         self._at += 1
-        return found == end
+        return character == end
 
     def _key(self, depth: int) -> Any:
         start = self.next_character()

@@ -121,8 +121,8 @@ def _decompress_zstd(body: bytes, limit: int) -> bytes:
     zstandard = _zstandard()
     try:
         # A frame that tells its size is unpacked into that size, whatever the limit says.
-        told = zstandard.get_frame_parameters(body).content_size
-        if told > limit and told != zstandard.CONTENTSIZE_UNKNOWN:
+        content_size = zstandard.get_frame_parameters(body).content_size
+        if content_size > limit and content_size != zstandard.CONTENTSIZE_UNKNOWN:
             raise _too_large(Compression.ZSTD, limit)
         plain: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=limit + 1)
     except zstandard.ZstdError as error:

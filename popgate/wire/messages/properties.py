@@ -121,22 +121,22 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 def decode_properties(block: bytes) -> dict[str, str]:
     """All properties; whatever is damaged is left out, bytes that are no UTF-8 become U+FFFD."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for entry in block.decode("utf-8", "replace").split("\x02"):
         key, _, value = entry.partition("\x01")
         if key and value:
-            found[key] = value
-    return found
+            properties[key] = value
+    return properties
 
 
 def split_properties(block: bytes) -> dict[bytes, bytes]:
     """All properties as they stand in the block; what `decode_properties` leaves out is left out."""
-    found: dict[bytes, bytes] = {}
+    properties: dict[bytes, bytes] = {}
     for entry in block.split(b"\x02"):
         key, _, value = entry.partition(b"\x01")
         if key and value:
-            found[key] = value
-    return found
+            properties[key] = value
+    return properties
 
 
 def find_property(block: bytes, name: bytes) -> bytes | None:

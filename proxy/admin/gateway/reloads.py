@@ -35,7 +35,7 @@ class ReloadRoutes:
         reloads = self._known()
         try:
             if only_look:
-                return web.json_response({"changes": [one.facts() for one in await reloads.look()]})
+                return web.json_response({"changes": [change.facts() for change in await reloads.look()]})
             return web.json_response((await self._whole(reloads)).facts())
         except SettingsWrong as error:
             raise BadRequest(str(error)) from None

@@ -23,13 +23,13 @@ class HouseFacts:
         return [web.get("/api/version", self._version), web.get("/api/settings", self._effective)]
 
     async def _version(self, _request: web.Request) -> web.Response:
-        told = {
+        body = {
             "version": __version__,
             "python": platform.python_version(),
             "listening": self._addresses(),
             "broker": self._settings.broker,
         }
-        return web.json_response(told)
+        return web.json_response(body)
 
     async def _effective(self, _request: web.Request) -> web.Response:
         """All settings as they hold; secrets are masked by their type."""

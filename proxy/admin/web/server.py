@@ -163,7 +163,7 @@ class AdminServer:
 
     def _has_unasked(self) -> bool:
         """Whether there are any. Who has gone is forgotten."""
-        self._unasked = {one for one in self._unasked if one.transport is not None}
+        self._unasked = {request for request in self._unasked if request.transport is not None}
         return bool(self._unasked or self._adopting)
 
     @web.middleware

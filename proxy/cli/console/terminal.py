@@ -134,7 +134,7 @@ def _cell(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, (list, tuple)):
-        return ",".join(visible(str(one)) for one in cell) or "-"
+        return ",".join(visible(str(part)) for part in cell) or "-"
     return visible(str(cell))
 
 
@@ -160,8 +160,8 @@ def _line(text: str) -> None:
 class Progress:
     """A bar on standard error while a person waits for many things, unless it stands among the output."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self._what = what
+    def __init__(self, label: str, total: int | None) -> None:
+        self._what = label
         self._total = total
         self._bar: Any = None
 
