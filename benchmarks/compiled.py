@@ -79,18 +79,22 @@ ROOMS = {
 INTERPRETED = {
     "interpreted classes inherit from theirs": (
         *("brokers/embedded/engine/facet.py", "brokers/numbering.py", "popgate/errors.py"),
-        *("processors/messaging.py", "protocols/listening.py"),
+        *("processors/messaging.py", "protocols/entrances.py"),
     ),
     "they inherit from several classes": (
         *("brokers/embedded/broker.py", "brokers/port.py"),
-        *("brokers/capabilities.py", "brokers/dead_letters.py", "brokers/relaying.py", "brokers/resets.py"),
+        *("brokers/capabilities.py", "brokers/dead_letters.py", "brokers/relay.py", "brokers/resets.py"),
     ),
     "asynchronous generators, which mypyc has not": (
         *("brokers/remote/access/keyed_lock.py", "processors/consume/resets.py", "protocols/grpc/caller.py"),
         *("protocols/grpc/probing.py", "protocols/probing.py", "protocols/remoting/probing.py"),
     ),
     "not on the way of a message": (
-        *("brokers/opening.py", "brokers/embedded/log/age_marks.py", "brokers/embedded/log/compaction.py"),
+        *(
+            "brokers/open_broker.py",
+            "brokers/embedded/log/age_marks.py",
+            "brokers/embedded/log/compaction.py",
+        ),
         *("brokers/embedded/log/garbage_collection.py", "brokers/embedded/log/retention.py"),
         *("brokers/embedded/storage/backup_files.py", "brokers/embedded/storage/damaged_records.py"),
         *("brokers/embedded/storage/disk_guard.py", "brokers/embedded/storage/migrations.py"),
@@ -99,11 +103,11 @@ INTERPRETED = {
         *("popgate/__main__.py", "popgate/blocking.py", "popgate/cluster.py", "popgate/faults.py"),
         *(
             "popgate/queue_client.py",
-            "protocols/accepting.py",
+            "protocols/handed_connections.py",
             "protocols/adapter.py",
-            "protocols/finding.py",
+            "protocols/schemes.py",
         ),
-        *("protocols/proxy_protocol.py", "protocols/secured.py", "protocols/sharing.py"),
+        *("protocols/proxy_protocol.py", "protocols/secured.py", "protocols/shared_adapter.py"),
         *("protocols/sniffing.py", "protocols/tls.py", "protocols/grpc/adapter.py"),
         *("protocols/grpc/rpcs/health.py", "protocols/grpc/rpcs/reflection.py"),
         *("protocols/grpc/servers/grpcio_calls.py", "protocols/grpc/servers/grpcio_server.py"),

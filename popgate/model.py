@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
 
+from popgate.groups.group_status import Held as Held
+from popgate.groups.group_status import Standing as Standing
 from popgate.groups.retry_policy import DEFAULT_RETRY as DEFAULT_RETRY
 from popgate.groups.retry_policy import CustomizedRetry as CustomizedRetry
 from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
 from popgate.groups.retry_policy import RetryPolicy as RetryPolicy
-from popgate.groups.standing import Held as Held
-from popgate.groups.standing import Standing as Standing
 
 PRIORITY_FACTOR = "priority.factor"
 """Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""

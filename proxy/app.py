@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from brokers.opening import open_broker
+from brokers.open_broker import open_broker
 from brokers.port import Broker
 from popgate import __version__
 from popgate.clock import Clock, SystemClock, pause
@@ -16,8 +16,8 @@ from popgate.faults import Faults
 from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
-from protocols.draining import Farewell
-from protocols.finding import command_handler
+from protocols.drain import Farewell
+from protocols.schemes import command_handler
 from proxy.admin.open_admin import admin_listen, open_admin
 from proxy.admin.web.server import AdminServer
 from proxy.brokers import host_of, remote_of, shared_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from brokers.shared.host.host import BrokerHost
     from protocols.tls import Certificate
     from proxy.config.settings import Settings
-    from proxy.tracing.exporting import Tracing
+    from proxy.tracing.exporter import Tracing
     from proxy.workers.membership import Membership
 
 _log = logger("popgate.app")

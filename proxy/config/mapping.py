@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from brokers.opening import STORE_FOLDER
+from brokers.open_broker import STORE_FOLDER
 from brokers.port import Broker
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from brokers.shared.settings import SharedSettings
@@ -25,7 +25,7 @@ from proxy.config.error import SettingsWrong
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
     from proxy.config.settings import Settings
-    from proxy.tracing.exporting import Tracing
+    from proxy.tracing.exporter import Tracing
 
 _LONGEST_SECRET = 4096
 _SHORTEST_KEY = 16
@@ -325,7 +325,7 @@ def open_tracing(settings: Settings) -> Tracing | None:
     if not wanted.enabled:
         return None
     try:
-        from proxy.tracing.exporting import Tracing
+        from proxy.tracing.exporter import Tracing
     except ImportError as error:
         raise SettingsWrong(
             f"tracing.enabled needs a package that is not installed, {error.name}:"

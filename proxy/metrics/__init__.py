@@ -7,7 +7,7 @@ are closed sets, topics and groups have settings and are forgotten when they are
 
 from __future__ import annotations
 
-from proxy.metrics.exposing import CONTENT_TYPE, Metrics
+from proxy.metrics.exposition import CONTENT_TYPE, Metrics
 from proxy.metrics.histograms import BUCKETS, COARSE
 from proxy.metrics.labels import OTHER
 

@@ -12,8 +12,8 @@ from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect
-from proxy.reload.reading import LONGEST_S, read_anew
 from proxy.reload.reloader import Outcome, Standing
+from proxy.reload.settings_process import LONGEST_S, read_anew
 
 if TYPE_CHECKING:
     from proxy.workers.membership import Membership

@@ -10,7 +10,7 @@ from functools import partial
 
 from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
-from protocols.finding import listens_by_itself, load_for, make_adapter
+from protocols.schemes import listens_by_itself, load_for, make_adapter
 from protocols.secured import HandedOver
 from proxy.lifetime.deadline import DOORS_PART, closing_s, lame_duck_s
 from proxy.logs import logger

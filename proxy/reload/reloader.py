@@ -20,7 +20,7 @@ from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect, effect_of
 from proxy.reload.listeners import Listeners, Turnover
-from proxy.reload.reading import read_anew
+from proxy.reload.settings_process import read_anew
 from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
 from protocols.adapter import Listen, joined, mode_of, parse_listen
-from protocols.finding import listens_by_itself
+from protocols.schemes import listens_by_itself
 from proxy.supervision.poll_loop import READ, Turning
 from proxy.workers.crew import ADMIN, Door
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocols.adapter import parse_listen
-from protocols.finding import load_for
+from protocols.schemes import load_for
 from proxy.app import build
 from proxy.config.handover import TRIAL
 from proxy.tls.door_tls import door_urls

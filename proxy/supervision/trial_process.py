@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from proxy.config.handover import TRIAL
-from proxy.reload.reading import reason_told
+from proxy.reload.settings_process import reason_told
 from proxy.supervision.doors import Doors, with_options
 from proxy.supervision.replacement import SETTINGS, Staying
 from proxy.tls.door_tls import door_urls

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from proxy.metrics.adding import Sum
+from proxy.metrics.merged_scrapes import Sum
 
 _PAST = "counts-past"
 _MOST_REMEMBERED = 256

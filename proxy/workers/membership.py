@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from protocols.accepting import Adopt
 from protocols.adapter import Listen
+from protocols.handed_connections import Adopt
 from proxy.lifetime.end_signals import Ending
 from proxy.logs import logger
 from proxy.metrics import Metrics
-from proxy.metrics.adding import lasting
+from proxy.metrics.merged_scrapes import lasting
 from proxy.workers import counts
 from proxy.workers.crew import ADMIN, Post, Role
 from proxy.workers.joint_answers import Together, from_outside
@@ -59,7 +59,7 @@ class _Connection(socket.socket):
 
 
 class _Handed:
-    """The connections of one door: a `protocols.accepting.Listener`."""
+    """The connections of one door: a `protocols.handed_connections.Listener`."""
 
     def __init__(self, port: int, over: Callable[[], None]) -> None:
         self._port = port

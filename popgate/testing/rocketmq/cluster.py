@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 from popgate.testing.rocketmq import plans
-from popgate.testing.rocketmq.asking import addresses_known, ask
-from popgate.testing.rocketmq.fetching import chosen_version, jars
+from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.plans import BrokerPlan
 from popgate.testing.rocketmq.ports import free_ports, is_open
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.testing.rocketmq.servers import QUICK, JavaServer, Reaper, environment_of, java
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.json_syntax.fastjson import loads

@@ -24,7 +24,7 @@ from typing import IO, Final
 import popgate
 from popgate.testing.made import digest
 from popgate.testing.rocketmq.cluster import RocketMQ
-from popgate.testing.rocketmq.fetching import chosen_version, jars
+from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.servers import STARTED_WITHIN_S, RocketMQDidNotStart
 from popgate.testing.variables import variables
 

@@ -14,7 +14,7 @@ from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.web.fields import Fields, query_number, read_object
 from proxy.admin.web.json_forms import error_out, message_out, sent_out
 from proxy.admin.web.server import context_of

@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.web.json_forms import error_out
 from proxy.admin.web.statuses import status_of
 

@@ -55,7 +55,7 @@ def export(
     admin: Admin = DEFAULT_ADMIN,
 ) -> None:
     """Print all topics and groups so that `popgate apply` makes them elsewhere, or again."""
-    from proxy.declaring.writing import group_spec, topic_spec, written
+    from proxy.declaring.specs import group_spec, topic_spec, written
 
     with Gateway(admin) as gateway:
         declared = gateway.get("declared")
@@ -65,8 +65,8 @@ def export(
 
 
 def _apply(file: str, admin: str, printer: Printer, *, dry_run: bool, prune: bool, yes: bool) -> None:
-    from proxy.declaring.checking import check
     from proxy.declaring.sources import DeclarationWrong, read_source
+    from proxy.declaring.validation import check
 
     text, kind, name = _read(file)
     try:
@@ -142,7 +142,7 @@ def _tell(printer: Printer, outcome: dict[str, Any], name: str, *, dry_run: bool
     if printer.as_json:
         printer.done("", {**outcome, "dry_run": dry_run})
         return
-    from proxy.declaring.writing import difference
+    from proxy.declaring.specs import difference
 
     for change in outcome["changes"]:
         if change["error"] is None:

@@ -57,7 +57,7 @@ def restore(
 ) -> None:
     """Make the store of a new gateway from a backup. No gateway may run on it."""
     from brokers.embedded.storage.backup_files import restore as restore_files
-    from brokers.opening import STORE_FOLDER
+    from brokers.open_broker import STORE_FOLDER
     from popgate.errors import GatewayError
 
     target = data / STORE_FOLDER

@@ -29,7 +29,7 @@ from popgate.spark.write.sender import Sender
 from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.routes import QueueData, TopicRoute
 from popgate.wire.messages.batches import decode_batch, encode_batch
-from processors.policies.picking import GroupsThenTurns
+from processors.policies.queue_selector import GroupsThenTurns
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Final
 from popgate.errors import BadRequest, NotFound
 from popgate.groups.delay_levels import delay_ms_of
 from popgate.model import SendBack
-from protocols.remoting.mapped.ending import Ending, answered, unasked, with_asked
 from protocols.remoting.mapped.holdings import ConnectionHoldings, PlaceIndex
 from protocols.remoting.mapped.offsets import Fate
+from protocols.remoting.mapped.settlement import Ending, answered, unasked, with_asked
 from protocols.remoting.requests import DoorHouse, Request
 
 _FIRST_LEVEL: Final = 3

@@ -1,4 +1,4 @@
-"""proxy.reload.reading: a process beside reads, and its last sentence is the reason when it cannot."""
+"""proxy.reload.settings_process: a child reads the settings; its last line is the reason for a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config.error import SettingsWrong
-from proxy.reload.reading import read_anew, reason_told
+from proxy.reload.settings_process import read_anew, reason_told
 from tests.support.waiting import until
 
 GIVES = """

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from popgate.model import Message, Permission, Queue
-from processors.policies.picking import GroupsThenTurns
+from processors.policies.queue_selector import GroupsThenTurns
 
 QUEUES = tuple(Queue("b", index, Permission.READ_WRITE) for index in range(8))
 

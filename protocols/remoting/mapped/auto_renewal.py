@@ -15,9 +15,9 @@ from typing import Final
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError
 from processors.messaging import MessagingProcessor
-from protocols.remoting.mapped.ending import answered, with_asked
 from protocols.remoting.mapped.holdings import ConnectionHoldings
 from protocols.remoting.mapped.offsets import Fate, Held
+from protocols.remoting.mapped.settlement import answered, with_asked
 
 HOLD_MS: Final = 60_000
 HEARD_S: Final = 60.0

@@ -1,7 +1,7 @@
-"""Finding the door for an address: the package `protocols.<scheme>` has it.
+"""Finds the adapter for the scheme of an address, in the package `protocols.<scheme>`.
 
-Where a scheme names several (`grpc+remoting`), or clients may speak TLS or not, `protocols.sharing` puts the
-doors behind one address.
+Where a scheme names several protocols (`grpc+remoting`), or TLS is optional, `protocols.shared_adapter` puts
+the adapters behind one address.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import Any
 
 import protocols
-from brokers.relaying import BrokerAnswer, CommandHandler
+from brokers.relay import BrokerAnswer, CommandHandler
 from popgate.clock import Clock
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen
-from protocols.sharing import Member, SharedAdapter, is_shared
+from protocols.shared_adapter import Member, SharedAdapter, is_shared
 from protocols.sniffing import Mark
 
 

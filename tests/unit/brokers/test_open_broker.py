@@ -1,4 +1,4 @@
-"""brokers.opening: a broker by its URL."""
+"""brokers.open_broker: a broker by its URL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.opening import STORE_FOLDER, open_broker
+from brokers.open_broker import STORE_FOLDER, open_broker
 from brokers.shared.broker import SharedBroker
 from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock

@@ -1,4 +1,4 @@
-"""protocols.stepping: what a coroutine may ask of what runs it, as it may ask it of a task."""
+"""protocols.eager_tasks: what a coroutine may ask of what runs it, as it may ask it of a task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protocols.draining import Waits
-from protocols.stepping import Running
+from protocols.drain import Waits
+from protocols.eager_tasks import Running
 
 Outcome = tuple[Any, BaseException | None]
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="nothing")

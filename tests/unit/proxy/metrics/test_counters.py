@@ -1,4 +1,4 @@
-"""proxy.metrics.counting: what is counted, how it is told, and that labels are bounded."""
+"""proxy.metrics.counters: what is counted, how it is told, and that labels are bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from popgate.errors import Fault
 from popgate.model import Resolution
 from processors.observer import Observer
-from protocols.observing import ConnectionObserver
+from protocols.observers import ConnectionObserver
 from proxy.metrics import BUCKETS, OTHER, Metrics
 
 Labels = tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""protocols.sharing and protocols.finding: gRPC and remoting at one address, and TLS for who likes it."""
+"""protocols.shared_adapter and protocols.schemes: gRPC and remoting at one address, optional TLS."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_listen
-from protocols.finding import listens_by_itself, load_for, make_adapter
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Level, Wish
-from protocols.sharing import SharedAdapter
+from protocols.schemes import listens_by_itself, load_for, make_adapter
+from protocols.shared_adapter import SharedAdapter
 from protocols.tls import Certificate
 from proxy.cli.diagnosis.doctor import _all
 from proxy.metrics import Metrics

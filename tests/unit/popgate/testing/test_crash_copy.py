@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from popgate.testing.crashing import copy_as_after_a_crash
+from popgate.testing.crash_copy import copy_as_after_a_crash
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ class OfGroup:
 
 
 class OfConnections:
-    """Implements `protocols.observing.ConnectionObserver`."""
+    """Implements `protocols.observers.ConnectionObserver`."""
 
     __slots__ = (
         "crowded",
@@ -115,7 +115,7 @@ class OfConnections:
 
 
 class OfSniffing(OfConnections):
-    """Implements `protocols.observing.SniffingObserver`."""
+    """Implements `protocols.observers.SniffingObserver`."""
 
     __slots__ = ("protocols",)
 
@@ -130,7 +130,7 @@ class OfSniffing(OfConnections):
 
 
 class Counting:
-    """Implements `processors.observer.Observer` and `protocols.observing.CallObserver`."""
+    """Implements `processors.observer.Observer` and `protocols.observers.CallObserver`."""
 
     def __init__(
         self, *, max_topics: int, max_groups: int, forget_s: float, now: Callable[[], float]

@@ -12,11 +12,11 @@ from popgate.wire.frames.codes import RequestCode
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull
 from protocols.remoting.clients.remoting_client import consumer_key, peers_of
-from protocols.remoting.mapped.beginning import Beginnings
 from protocols.remoting.mapped.offsets import QueueKey, is_possible, is_virtual
-from protocols.remoting.mapped.proving import Proofs
+from protocols.remoting.mapped.proofs import Proofs
 from protocols.remoting.mapped.resets import Resets
 from protocols.remoting.mapped.seeks import Seeks
+from protocols.remoting.mapped.start_position import Beginnings
 from protocols.remoting.requests import DoorHouse, Peer, Request
 
 Members = Callable[[Peer, str], bool]

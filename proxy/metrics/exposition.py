@@ -21,13 +21,13 @@ from prometheus_client.registry import Collector
 
 from popgate.model import Standing
 from popgate.wire.bodies.query_reports import FIGURES, QueryReport, SourceLag
-from proxy.metrics.counting import Counting, OfConnections, OfGroup, OfTopic
+from proxy.metrics.counters import Counting, OfConnections, OfGroup, OfTopic
+from proxy.metrics.group_status import Standings, Sum
 from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER
 from proxy.metrics.loop import task_count
 from proxy.metrics.names import SPECS
 from proxy.metrics.spec import Spec
-from proxy.metrics.standing import Standings, Sum
 
 _FEW = 50
 """Topics and groups of which the text is a matter of a few milliseconds."""

@@ -4,7 +4,7 @@ import pytest
 
 from popgate.errors import BadRequest, Fault, IllegalTransactionId, MessageTypeMismatch
 from popgate.model import EndTransaction, MessageType, Resolution, Route
-from processors.produce.transaction_checks import check_end, check_recall
+from processors.produce.handle_checks import check_end, check_recall
 
 
 @pytest.mark.parametrize(

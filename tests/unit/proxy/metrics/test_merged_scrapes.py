@@ -1,4 +1,4 @@
-"""proxy.metrics.adding: several scrapes as one."""
+"""proxy.metrics.merged_scrapes: several scrapes as one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from popgate.errors import Fault
 from proxy.metrics import Metrics
-from proxy.metrics.adding import Sum, lasting
+from proxy.metrics.merged_scrapes import Sum, lasting
 from proxy.metrics.names import SPECS
 
 ONE = """# HELP popgate_messages_sent_total Messages stored.

@@ -1,4 +1,4 @@
-"""The ends of transactions and the recall of delayed messages: what can be wrong before a broker is asked."""
+"""Checks transaction ids and recall handles before a request goes to a broker."""
 
 from __future__ import annotations
 

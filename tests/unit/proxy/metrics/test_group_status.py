@@ -1,12 +1,12 @@
-"""proxy.metrics.standing: where groups stand, in slices and bounded."""
+"""proxy.metrics.group_status: where groups stand, in slices and bounded."""
 
 from __future__ import annotations
 
 from popgate.errors import BrokerUnavailable
 from popgate.model import Standing
 from popgate.naming import member_group
-from proxy.metrics.exposing import Metrics
-from proxy.metrics.standing import Standings
+from proxy.metrics.exposition import Metrics
+from proxy.metrics.group_status import Standings
 
 
 def standing(group: str, lag: int) -> Standing:

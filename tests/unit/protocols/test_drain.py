@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocols.draining import Farewell, UnderWay, Waits
+from protocols.drain import Farewell, UnderWay, Waits
 
 
 async def test_a_wait_gives_what_its_work_gives() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from protocols.adapter import Adapter, House, Listen, certificate_of, flag_of, mode_of
-from protocols.draining import Farewell
+from protocols.drain import Farewell
 from protocols.sniffing import Mark, Side, SniffingEntrance
 
 PERMISSIVE: Final = "permissive"

@@ -23,19 +23,12 @@ from popgate.wire.frames.remoting import Command
 from processors.consume.receive_rules import surely_held_until
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull, Receive
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.remoting.codec.fields import long_number
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_numbered
 from protocols.remoting.mapped.answers import MOST_BYTES, fitting, key_of, nothing, numbered
-from protocols.remoting.mapped.deciding import Deciding, Members, nobody
-from protocols.remoting.mapped.ending import (
-    GONE,
-    RESTARTED,
-    SWITCHED,
-    UNREAD,
-    Ending,
-)
+from protocols.remoting.mapped.auto_renewal import HOLD_MS, Renewing
 from protocols.remoting.mapped.holdings import ConnectionHoldings, PlaceIndex
 from protocols.remoting.mapped.offsets import (
     MOST_WINDOW,
@@ -45,9 +38,16 @@ from protocols.remoting.mapped.offsets import (
     QueueKey,
     is_virtual,
 )
-from protocols.remoting.mapped.renewing import HOLD_MS, Renewing
+from protocols.remoting.mapped.pull_decision import Deciding, Members, nobody
 from protocols.remoting.mapped.retries import Retries, reads_apart
-from protocols.remoting.mapped.returning import Returning
+from protocols.remoting.mapped.send_back import Returning
+from protocols.remoting.mapped.settlement import (
+    GONE,
+    RESTARTED,
+    SWITCHED,
+    UNREAD,
+    Ending,
+)
 from protocols.remoting.requests import DoorHouse, Peer, Request
 from protocols.remoting.routing import Brokers
 

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 from popgate.errors import PeerWireError
 from popgate.sockets.servers import stop_accepting
 from popgate.sockets.unix_sockets import UnixSocket
-from protocols.accepting import Listener
 from protocols.adapter import joined
 from protocols.admission import Admission
-from protocols.observing import ConnectionObserver
+from protocols.handed_connections import Listener
+from protocols.observers import ConnectionObserver
 from protocols.proxy_protocol import read_header
 from protocols.secured import Accepting, HandedOver, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
