@@ -1,7 +1,7 @@
-"""What can go wrong, told once for all doors.
+"""The faults of the gateway, defined once for all doors.
 
 `Fault` is a closed enumeration: every door maps it in one exhaustive table. A `GatewayError`
-carries the data of the failure and makes its own sentence; it names the cause and the limit.
+carries the data of the failure and formats its own sentence, which names the cause and the limit.
 `PeerWireError` and `LocalWireError` belong to the wires below the doors.
 """
 

@@ -1,7 +1,7 @@
-"""The domain: messages, queues, topics, groups, and what is asked of a broker about them.
+"""The domain: messages, queues, topics, groups, and the arguments of broker operations.
 
-Everything here is plain data. Doors convert into it, brokers convert out of it, and the
-floors between speak nothing else. Times called `_ms` are milliseconds, wall clock or duration.
+All classes are plain data. Doors convert into them, brokers convert out of them, and the
+floors between use nothing else. Names with `_ms` are milliseconds, of the wall clock or of a duration.
 """
 
 from __future__ import annotations

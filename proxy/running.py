@@ -1,4 +1,4 @@
-"""Runs a gateway in this process until a signal: start, say so, wait, drain, stop."""
+"""Runs a gateway in this process: start, report the addresses, wait for a signal, drain, stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a group stands with a topic, and what it has in its hands: for operators and metrics."""
+"""The progress of a group on a topic, and the messages that it holds, for operators and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of a process to the gateway, kept for the next task that comes to it."""
+"""A cache of connections to the gateway, kept by a process for its next task."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Where a streaming query is: its offsets in the form that Spark keeps in the checkpoint.
+"""The offsets of a streaming query, in the form that Spark stores in the checkpoint.
 
 `{"v":1,"q":{"topic":{"broker":{"0":123}}},"from":{…},"new":{…},"at":…}`: `q` is the next offset of each
 queue.
-`from`, in the first end offset alone, is where that batch began: Spark asks for the initial offset anew when
-it restarts before the first commit, and the end would have moved by then. `new` is where queues began that
-appeared in this batch. A replay plans the same ranges by them. `at` is when the gateway was asked (ms since
-1970): everything before `q` was stored by then, by which a topic is known that was made anew since. `tick`
-counts the ticks of an idle stream. Spark compares offsets as text, so that keys have one order.
+`from`, in the first end offset only, is the start of that batch: after a restart before the first commit
+Spark requests the initial offset again, and the end would have moved by then. `new` has the start offsets of
+queues that appeared in this batch. With both a replay plans the same ranges. `at` is the time of the request
+to the gateway (ms since 1970): everything before `q` was stored by then, which reveals topics that were
+recreated since. `tick` counts the ticks of an idle stream. Spark compares offsets as text, so keys are
+sorted.
 """
 
 from __future__ import annotations

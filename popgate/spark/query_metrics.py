@@ -1,6 +1,6 @@
-"""Figures of streaming queries: how far they are behind, how fast they are, in the text format of Prometheus.
+"""Metrics of streaming queries, lag and throughput, in the text format of Prometheus.
 
-They are taken from what Spark tells of each trigger (`popgate.spark.listener`).
+They are computed from the progress events of Spark (`popgate.spark.listener`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells a gateway how the streaming queries of a driver stand (`popgate.wire.bodies.query_reports`).
+"""Reports the streaming queries of a driver to a gateway (`popgate.wire.bodies.query_reports`).
 
-A thread of its own does it, so that Spark's events never wait for a gateway. A report that the gateway does
-not take is lost; the next one says more.
+A thread of its own sends them, so that Spark's events never wait for a gateway. A report that the gateway
+does not accept is dropped; the next one supersedes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The sink `rocketmq` of Spark. Rows are acknowledged before their task ends.
-
-At least once, nothing is left to commit. With a ledger the driver opens a batch when it plans it, and says
-that it is done when Spark commits it (`popgate.spark.guarantees`).
-"""
+"""The sink `rocketmq` of Spark. All rows of a task are acknowledged before it ends."""
 
 from __future__ import annotations
 

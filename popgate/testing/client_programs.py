@@ -1,8 +1,8 @@
-"""Programs that play scenarios with clients in a process of their own, and tell facts, one JSON line each.
+"""Client programs that play scenarios in a process of their own, and report events, one JSON line each.
 
 A driver is started with the address to connect to; it reads lines of `run ID SCENARIO key=value …` and
-`go ID`. Each line that it prints names its run and its kind: {"run": "normal", "fact": "sent", …}. A run is
-over with the fact `end` or `crash`; `finished` says that only the closing of clients is left.
+`go ID`. Each line that it prints names its run and its kind: {"run": "normal", "fact": "sent", …}. A run
+ends with the fact `end` or `crash`; `finished` says that only closing the clients remains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder as a crash leaves it: copied while something still works in it."""
+"""A copy of a folder as a crash would leave it, made while it is in use."""
 
 from __future__ import annotations
 

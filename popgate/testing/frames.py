@@ -1,4 +1,4 @@
-"""Frames of HTTP/2, made by hand and told as text, for tests of what reads and writes them (RFC 9113)."""
+"""HTTP/2 frames built by hand and shown as text, for tests of readers and writers (RFC 9113)."""
 
 from __future__ import annotations
 

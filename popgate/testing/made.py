@@ -1,7 +1,7 @@
-"""What tests fetch and build once, kept in a cache apart from the checkout.
+"""Downloads and builds for tests, made once and kept in a cache outside the checkout.
 
-The folder is the one that TEST_CACHE names, or one in the home directory. Each thing made has a folder
-of its own there, named after what it was made from; several processes that want it wait for the first.
+The folder is the one that TEST_CACHE names, or one in the home directory. Each result has a folder
+of its own, named after its inputs; concurrent processes wait for the first one to build it.
 """
 
 from __future__ import annotations

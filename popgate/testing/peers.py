@@ -1,4 +1,4 @@
-"""Brokers and name servers that say what a test wants, over real sockets on ports the system chose.
+"""Scripted brokers and name servers, on real sockets with ports that the system chose.
 
 async with ScriptedPeer() as broker:
     broker.on(RequestCode.SEND_MESSAGE_V2, lambda request: request.answer(0, fields={"msgId": "1"}))

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, or probably is, each with its place. Opens nothing."""
+"""Faults and probable mistakes of a configuration, each with its place. Opens nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Puts the settings together: defaults < TOML file < environment < flags; errors name their layer.
+"""Merges the settings: defaults < TOML file < environment < flags; errors name their layer.
 
-A mistake is one sentence that names the setting, where it was found, and the nearest known name.
+A mistake is one sentence that names the setting, its location, and the nearest known name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings as the values that parts get in their constructors; seconds become milliseconds here."""
+"""Converts settings to constructor arguments; seconds become milliseconds here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The three ways to write a declaration, each read into plain values, with the lines where they stand.
+"""Parses the three file formats of a declaration into plain values, with their line numbers.
 
-YAML's own reader is imported when a YAML file is read, and only then.
+The YAML parser is imported only when a YAML file is read.
 """
 
 from __future__ import annotations

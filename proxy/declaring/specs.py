@@ -1,4 +1,4 @@
-"""What the admin port tells of topics and groups, in the words of a declaration: to be applied again."""
+"""Topics and groups of the admin port in the form of a declaration, so that it can be applied again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A declaration's values as the admin port wants them; what is wrong is told with its line and its key."""
+"""Validates the values of a declaration for the admin port; errors name their line and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a gateway that was told to end must be gone, and what part of that time each of its parts gets."""
+"""The deadline of a stopping gateway, and the share of the remaining time that each part gets."""
 
 from __future__ import annotations
 

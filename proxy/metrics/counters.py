@@ -1,4 +1,4 @@
-"""What is counted while it happens: the processors' `Observer`, and those of the doors."""
+"""The counters: the `Observer` of the processors, and the observers of the doors."""
 
 from __future__ import annotations
 

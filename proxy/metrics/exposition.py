@@ -1,4 +1,4 @@
-"""The scrape: what was counted, and what is so at this moment, in Prometheus' text format."""
+"""Renders a scrape: counters and current gauges, in the text format of Prometheus."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where groups stand, for the scrape: asked of the broker in slices, kept for a bounded number of groups.
+"""The status of groups for the scrape: requested from the broker in slices, for a bounded number of groups.
 
-A scrape looks at so many queues at most; in a house with more of them the figures of some are those
-of an earlier scrape. When there are more groups than are told by name, those that have something to
-do go before those that have nothing, and the rest is told together.
+A scrape looks at a limited number of queues; with more queues some values come from an earlier scrape. If
+there are more groups than label values, groups with a backlog take precedence over idle ones, and the rest
+is summed up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The scrapes of several processes as one: what is counted is added, of the rest each metric says how.
+"""Merges the scrapes of several processes: counters are added, each gauge defines how it is combined.
 
-It works on the text, so that nobody has to be of the same version.
+It works on the text, so that the processes need not have the same version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What differs between the settings of a running gateway and those that were read now."""
+"""The differences between the settings of a running gateway and those that were just read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reload of a gateway of several processes: its supervisor renews them in turn, with any new settings."""
+"""A reload of a gateway with several processes: the supervisor renews them in turn, with the new settings."""
 
 from __future__ import annotations
 

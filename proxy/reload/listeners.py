@@ -1,4 +1,4 @@
-"""The doors of a process: opened, closed and replaced while those that stay are not touched."""
+"""The listeners of a process: opened, closed and replaced without affecting the others."""
 
 from __future__ import annotations
 

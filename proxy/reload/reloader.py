@@ -1,4 +1,4 @@
-"""The transaction: settings are read, looked at, and taken as a whole; after a fault all is as it was."""
+"""The reload transaction: settings are read, checked, and applied as a whole; a fault changes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The settings as they are now, read by a process beside, which builds everything and opens nothing.
+"""Reads the current settings in a child process, which builds everything and opens nothing.
 
-It is this program, with the command line and the environment that this process was started with, so that
-nothing but files can differ. What it found comes through a pipe: the file system may be read-only.
+It runs the same program, with the command line and the environment of this process, so that only files can
+differ. Its result comes through a pipe, because the file system may be read-only.
 """
 
 from __future__ import annotations

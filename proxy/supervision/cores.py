@@ -1,4 +1,4 @@
-"""How many cores this process may use: those it is bound to, and what its control group lets it have."""
+"""The number of cores available to this process, by its CPU affinity and its control group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small loop for the supervisor: descriptors, times, signals and children, without asyncio."""
+"""A small event loop for the supervisor: descriptors, timers, signals and children, without asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a gateway: made, heard, told, and seen to their end."""
+"""The child processes of a gateway: started, exchanging messages, and reaped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The supervisor loads its program anew and keeps its place: its process id, ports, workers and figures.
+"""The supervisor re-executes its program and keeps its process id, ports, workers and counters.
 
-What has to last is written to a file in the private folder, and named in the environment; descriptors
-stay open under their numbers.
+The state that must survive is written to a file in the private folder, whose name is in the environment;
+descriptors stay open under their numbers.
 """
 
 from __future__ import annotations

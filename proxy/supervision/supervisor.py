@@ -1,4 +1,4 @@
-"""The process that is there from the start to the end: it accepts, hands over, and starts what dies."""
+"""The supervisor process: it accepts connections, passes them to workers, and restarts workers that die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the program starts as it is now, seen before a supervisor becomes it."""
+"""A test start of the current program, before the supervisor re-executes itself as that."""
 
 from __future__ import annotations
 

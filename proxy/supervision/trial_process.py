@@ -1,4 +1,4 @@
-"""What a supervisor does before it becomes another program: see whether that starts, and take its ports."""
+"""The supervisor's side of a trial: it runs the test start, and binds new addresses."""
 
 from __future__ import annotations
 

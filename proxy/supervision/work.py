@@ -1,4 +1,4 @@
-"""What a process does that was made by the supervisor: it serves until it is told to end."""
+"""The work of a child process of the supervisor: it serves until it is told to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contexts that messages carry."""
+"""Trace contexts in the properties of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where spans go: in batches, by a thread, to a collector that speaks OTLP over HTTP."""
+"""Exports spans in batches, from a thread, to a collector that accepts OTLP over HTTP."""
 
 from __future__ import annotations
 

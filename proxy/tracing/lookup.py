@@ -1,7 +1,7 @@
-"""Contexts of messages that this process has not delivered: read from the messages, which carry them.
+"""Trace contexts of messages that this process has not delivered, read from the stored messages.
 
-Only for spans, so it is bounded: so many messages, and for so long; what is not found by then, or cannot
-be read any more, has no link. Messages of lite topics are not found: their receipts name places in an index.
+It serves spans only, so it is bounded in messages and time; a context that is not found by then has no link.
+Messages of lite topics are not found: their receipts name places in an index.
 """
 
 from __future__ import annotations

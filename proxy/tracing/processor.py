@@ -1,4 +1,4 @@
-"""The processor with a span around what it does, and its broker with one around each store."""
+"""The processor and the broker with spans around their operations."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The spans of a message's way, as OpenTelemetry's semantic conventions for messaging have them.
+"""The spans of a message's way, according to OpenTelemetry's semantic conventions for messaging.
 
 A producer's context is continued: that of its call (`traceparent` in the metadata), or that of the
 message itself: `trace_context`, or the user property `traceparent` that OpenTelemetry's propagators write.
-A message that has none gets that of the span that stored it. Who receives, acknowledges or gives up
-messages does so on a trace of its own, linked to theirs; so does the gateway with what it does by itself.
+A message without one gets that of the span that stored it. Receives, acknowledgements and moves to
+the dead letters have traces of their own, linked to those of the messages; so have the gateway's own actions.
 
 Attributes are ids, names, counts and sizes; never bodies, properties or keys.
 """

@@ -1,4 +1,4 @@
-"""W3C trace context as text: what producers send, and what stays with a message."""
+"""W3C trace context as text, as producers send it and messages keep it."""
 
 from __future__ import annotations
 

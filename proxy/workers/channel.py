@@ -1,7 +1,7 @@
-"""The way between supervisor and worker: short messages in JSON, one descriptor with each at most.
+"""The channel between supervisor and worker: short JSON messages, each with at most one descriptor.
 
-A pair of sockets that keep messages apart; when one side is gone, the other reads the end. Both sides
-are one program, so what comes is not checked beyond its form.
+It is a pair of sockets that preserve message boundaries; when one side is closed, the other reads the end.
+Both sides are the same program, so messages are checked for their form only.
 """
 
 from __future__ import annotations

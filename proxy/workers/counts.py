@@ -1,7 +1,7 @@
-"""What processes counted that are no more: a sum over processes must not fall when one of them ends.
+"""The counters of processes that have ended: a sum over processes must not decrease when one of them ends.
 
-Each keeps its counters in a file of its own, written when it is asked for them and when it ends; its
-supervisor adds the file of one that is gone to those of all before it.
+Each process keeps its counters in a file, written when they are requested and when it ends; the supervisor
+adds the file of an ended process to the total of all earlier ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who serves: the processes of a gateway, as their supervisor sees them."""
+"""The processes of a gateway, as their supervisor sees them."""
 
 from __future__ import annotations
 

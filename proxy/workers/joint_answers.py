@@ -1,7 +1,7 @@
-"""Answers of the admin port that are put together from all processes of the gateway.
+"""Responses of the admin port that are merged from all processes of the gateway.
 
-Facts of the broker any of them knows. Of clients and of what was counted each knows its own: the one
-that is asked asks the others, on the sockets in the private folder, and makes one answer of all.
+Any process can answer for the broker. Clients and counters are known to each process separately: the process
+that receives the request asks the others, on the sockets in the private folder, and merges the responses.
 """
 
 from __future__ import annotations

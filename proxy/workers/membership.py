@@ -1,4 +1,6 @@
-"""One of several processes of a gateway: what it is handed and told, and what it tells."""
+"""The worker's side of a gateway with several processes: the connections and messages it gets, and what it
+reports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of the gateway asks the others for their part of an answer."""
+"""Requests from one process of the gateway to the others for their part of a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker knows of the others, told by the supervisor."""
+"""A worker's knowledge of the other processes, as the supervisor reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit of a batch with a ledger, in the driver: all tasks are done, and told what they did."""
+"""The commit of a batch with a ledger, by the driver, after all tasks have reported their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ends of half messages: those of a batch are delivered when it is committed, or dropped."""
+"""Commits the half messages of a batch, or rolls them back."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""The ledger of sinks: which batch of a sink is done, and where the rows of the one that is open may lie.
+"""The ledger of sinks: which batch of a sink is done, and where rows of the open batch may be stored.
 
-It is a compacted topic with one queue, so that its offsets are an order of all that happens. Of a sink it has
-four kinds of records, each superseding the one before it of its key:
+It is a compacted topic with one queue, so its offsets define a total order. A sink has four kinds of
+records, each superseding the previous one with its key:
 
-- `open`: a driver is about to write a batch. It has a token of its own, what was done before, and where
-  the queues ended before anything of the batch was sent. The last one is the sink's owner: tasks and
-  commits of any other driver fail.
+- `open`: a driver is about to write a batch. It has its own token, what was done before, and the end
+  offsets of the queues before anything of the batch was sent. The last one is the owner of the sink: tasks
+  and commits of any other driver fail.
 - `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
-- `ends`: an attempt is about to send to topics that rows name, whose queues end there. Those of all attempts
-  of a batch count, of all that open it: each queue that all of its topic have, from the least of them on, has
-  what was sent. Any other one of these topics has that from the time of the first opening on.
-- `done`: the batch with that token was written as a whole. One with another token than the last `open` has
-  is of a driver that was late, and counts for nothing.
+- `ends`: an attempt is about to send to topics that rows name, and these are their end offsets. The records
+  of all attempts of a batch count, by any driver that opened it: rows may be in each queue that all records
+  of its topic contain, from the lowest offset on. In the other queues of these topics rows may be from the
+  time of the first opening on.
+- `done`: the batch with that token was written completely. A record with another token than the last `open`
+  comes from a superseded driver, and is ignored.
 
-A driver that opens while the last batch is not done takes over its places: rows are looked for from there on.
-Whoever writes reads before and after: what came in between was written by another one at the same time.
+A driver that opens a batch while the previous attempt is unfinished takes over its offsets: it looks for rows
+from there on. Every writer reads before and after its write, to detect a concurrent writer.
 """
 
 from __future__ import annotations

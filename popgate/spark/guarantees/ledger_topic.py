@@ -1,5 +1,5 @@
-"""The topic of a ledger, and the records of one sink in it; `popgate.spark.guarantees.ledger` says of which
-kinds they are.
+"""The topic of a ledger, and the records of one sink in it; `popgate.spark.guarantees.ledger` defines their
+kinds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What tasks note of the topics that rows name: where these ended before anything of a batch was sent there.
+"""End offsets that tasks record in the ledger before they send to topics that rows name.
 
-A queue that not every note of its topic has was not there for one of them, whose rows may lie anywhere in it:
-of that queue the time counts at which the batch was opened.
+A queue that is missing in one of the notes of its topic did not exist for that task, whose rows may be
+anywhere in it: that queue is read from the time at which the batch was opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A task of a sink with a ledger: rows that an earlier attempt has sent are left out.
 
-An attempt that is the first one of its task, in a batch that is the first time there, sends at once. Any
-other one takes all rows first, looks at what is there of them, and sends the rest.
+The first attempt of a task, in the first attempt of a batch, sends at once. Any other one collects all its
+rows first, looks for those that are stored, and sends the rest.
 """
 
 from __future__ import annotations

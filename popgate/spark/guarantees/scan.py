@@ -1,4 +1,4 @@
-"""What an earlier attempt has sent of a batch: the ids of what came to a topic since it began."""
+"""Finds what earlier attempts of a batch have sent: the ids of messages stored since the batch was opened."""
 
 from __future__ import annotations
 

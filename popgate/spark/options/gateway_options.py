@@ -1,7 +1,7 @@
-"""How the gateway is reached: the options that the source and the sink share.
+"""The options by which source and sink connect to the gateway.
 
-Files and variables that they name are read where a connection is made, so on executors too, and each time
-anew: what is rotated there is used from the next connection on, and no secret is in a plan.
+Files and environment variables that they name are read whenever a connection is opened, also on executors:
+rotated credentials take effect with the next connection, and plans contain no secrets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options as they are given: their names, and values of the kinds that source and sink share.
+"""Names of options, and values of the types that source and sink share.
 
-Names are of any case, as Spark has them. What is not known is refused with the nearest name that is, what
-belongs to the other side as such, and so is what is planned and not there yet: no option is without effect.
+Names are case-insensitive, as in Spark. An unknown option is refused with the nearest known name; an option
+of the other side, and a planned one that is not implemented, are refused as such: no option is ignored.
 All functions raise SparkSourceError.
 """
 

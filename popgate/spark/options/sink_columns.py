@@ -1,4 +1,4 @@
-"""The columns that the sink takes. What a message cannot keep is refused by name, before anything is sent."""
+"""The columns of the sink. Columns that a message cannot hold are refused by name, before any send."""
 
 from __future__ import annotations
 

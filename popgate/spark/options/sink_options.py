@@ -1,4 +1,4 @@
-"""The options of the sink, read and checked before anything is sent."""
+"""The options of the sink, parsed and checked before anything is sent."""
 
 from __future__ import annotations
 

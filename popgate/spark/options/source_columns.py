@@ -1,6 +1,6 @@
-"""The columns of the source. A user's schema may have some of them, in any order: no others are decoded.
+"""The columns of the source. A user's schema selects some of them, in any order; no others are decoded.
 
-With `schemaStyle=legacy` they are those of the RocketMQ connector for Spark 2, by its names and types.
+With `schemaStyle=legacy` they have the names and types of the RocketMQ connector for Spark 2.
 """
 
 from __future__ import annotations

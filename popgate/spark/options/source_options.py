@@ -1,4 +1,4 @@
-"""The options of the source, read and checked before anything is asked."""
+"""The options of the source, parsed and checked before any request is sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the driver of a query asks the gateway and plans: a batch as a whole, a stream trigger by trigger.
+"""Plans the batches of a query from the gateway's responses: a batch query at once, a stream per trigger.
 
-Nothing here knows Spark: offsets are what Spark keeps as JSON, plans are lists of ranges, one for each task.
+It does not depend on Spark: offsets are the JSON that Spark stores, plans are lists of ranges, one per task.
 """
 
 from __future__ import annotations

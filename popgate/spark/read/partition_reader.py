@@ -1,4 +1,4 @@
-"""Reading ranges of offsets, many pulls at a time, and making Arrow batches of them."""
+"""Reads ranges of offsets, with many pulls in flight, into Arrow batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a query begins and ends: positions as users say them, made offsets by asking the gateway."""
+"""Resolves the positions of users, where a query starts and ends, to offsets by requests to the gateway."""
 
 from __future__ import annotations
 

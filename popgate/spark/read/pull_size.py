@@ -1,7 +1,7 @@
-"""How many messages one pull asks for: as many as the broker gives at once.
+"""The number of messages that a pull requests: as many as the broker returns at once.
 
-RocketMQ gives 32, or 8 from its disk, whatever it is asked for, and stops at some 256 KB; the embedded broker
-gives up to 1,024, and stops at 4 MB.
+RocketMQ returns 32, or 8 from disk, whatever is requested, and stops at some 256 KB; the embedded broker
+returns up to 1,024, and stops at 4 MB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a batch reads, and in which tasks: ranges of offsets, checked, limited, split and packed.
-
-Ranges of one queue stay in order, within a partition and from one to the next. A task of Python costs tens of
-milliseconds, so that small ranges share one.
-"""
+"""The plan of a batch: ranges of offsets, checked, limited, split, and packed into tasks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Stored records into Arrow columns, many at a time; a column that nobody asked for is not looked at.
-
-The layout is that of `popgate/wire/messages/records.py`. Records come from outside: every length is checked
-before it is believed, and PeerWireError names the damage.
-"""
+"""Decodes stored records into Arrow columns, many at a time; columns that were not selected are skipped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Queues that were made anew under their old name, and have grown past the offset that was read up to.
+"""Detects queues that were recreated under the same name, and have grown past the position of the query.
 
-Their ends tell nothing of it. But what lies before such an offset was stored by the time of the last batch: a
-queue whose oldest message lies before it and was stored later is another one. Clocks of two machines are
-compared for that, the driver's and a broker's.
+Their end offsets do not reveal it. But everything before such a position was stored by the time of the last
+batch: a queue whose oldest message is before the position and was stored later is another one. This compares
+the clocks of two machines, the driver's and a broker's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of what is there the next batch of a stream takes, and whether it is enough for one."""
+"""Limits the next batch of a stream, and decides whether there is enough for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes in one send: messages of a topic, until the send is acknowledged."""
+"""The messages of one send request, kept until the request is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Ids of messages that the sink makes: the same for a row that is sent again, another for every other row.
-
-The id of a row is a hash of the write that it belongs to, its partition, its number there and what it says.
-A task that is run again gives its rows the same ids when they come in the same order. When they do not, as
-after a shuffle, they get others: such a row may be there twice, and none is taken for another one. A row that
-has a key of its own has its id of that alone, in whatever order it comes; with a ledger of the write and the
-key.
-"""
+"""Derives message ids from rows: the same id when a row is sent again, another one for every other row."""
 
 from __future__ import annotations
 

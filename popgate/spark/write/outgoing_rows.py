@@ -1,4 +1,4 @@
-"""What rows of the sink become, and how a row that cannot be a message is refused."""
+"""Rows encoded as messages, and the error for a row that cannot be one."""
 
 from __future__ import annotations
 

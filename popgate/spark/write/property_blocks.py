@@ -1,8 +1,4 @@
-"""The block of properties that a row becomes, without its id, and the rules for what stands there.
-
-The names and values are RocketMQ's own (`popgate/wire/messages/properties.py`); Wrong tells the column that
-breaks a rule.
-"""
+"""Encodes the properties of a row, except its id, and validates them."""
 
 from __future__ import annotations
 

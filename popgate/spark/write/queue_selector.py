@@ -1,4 +1,4 @@
-"""Which queue a row goes to: the one that it names, that of its message group, or the next one."""
+"""Selects the queue of a row: the named one, that of its message group, or the next one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Sending what a task writes: batches, several under way at a time, each until it is acknowledged.
-
-What fails for now is sent again under the same ids, within a bound, so that the gateway may be started anew
-meanwhile. Rows of message groups, and of keys in compacted topics, stay in order: of each queue one batch of
-them is under way at a time.
-"""
+"""Sends the rows of a task in batches, several in flight, each until it is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of the sink does: Arrow batches in, everything acknowledged at the end."""
+"""A task of the sink: takes Arrow batches and returns when every row is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ends processes when their owner is gone, however it went; a program of its own that imports nothing else.
+"""Kills processes when their owner is gone for any reason; a program of its own that imports nothing else.
 
-Read from standard input, line by line: `+123` is a process to end, `-123` one that has ended, and `/path` a
-folder to remove. At the end of the input, which comes when the owner closes it or dies, all that is done.
+It reads lines from standard input: `+123` registers a process, `-123` removes one that has ended, and `/path`
+registers a folder to remove. At the end of the input, when the owner closes it or dies, it cleans up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One question to a server of RocketMQ over a connection of its own, for those who start and watch it."""
+"""A single request to a server of RocketMQ over a connection of its own, for starting and monitoring it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server of RocketMQ as a process: started, watched, stopped by its id, and never left behind."""
+"""A server of RocketMQ as a process: started, monitored, stopped by its id, and never left behind."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One cluster that all test processes of this machine share, started by the first and ended by the last.
+"""A cluster that all test processes of this machine share, started by the first and stopped by the last.
 
-A cluster lives in a process of its own (`host`). Who uses it holds a shared lock on a file; the host waits
-for that lock alone, which the system gives it when the last user ended, in whatever way. Each version has a
-cluster of its own, and so have the processes that `FOLDER_VARIABLE` names a folder to.
+A cluster runs in a process of its own (`host`). Each user holds a shared lock on a file; the host waits
+for an exclusive lock, which the system grants when the last user has ended for any reason. Each version has
+its own cluster, and so does each folder that `FOLDER_VARIABLE` names.
 """
 
 from __future__ import annotations

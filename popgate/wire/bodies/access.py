@@ -1,4 +1,4 @@
-"""Users and access lists of ACL 2.0, as brokers tell them. Source: protocol facts 5.14; 3004 and 3009."""
+"""Users and access lists of ACL 2.0, as brokers return them. Source: protocol facts 5.14; 3004 and 3009."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What brokers tell to tools about everything that they have: producers, rates, standings of groups, indexes.
+"""Statistics that brokers return to tools: producers, rates, offsets of all groups, consume queues.
 
 Source: RocketMQ 5.5.0's ProducerTableInfo, BrokerStatsData, ConsumeStatsList and
 QueryConsumeQueueResponseBody, the answers to GET_ALL_PRODUCER_INFO, VIEW_BROKER_STATS_DATA,
-GET_BROKER_CONSUME_STATS and QUERY_CONSUME_QUEUE. And the lists of configurations
-that tools send at once.
+GET_BROKER_CONSUME_STATS and QUERY_CONSUME_QUEUE. Also the lists of configurations
+that tools send in one request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Configurations of topics and groups, and what a broker registers of them.
+"""Configurations of topics and groups, and the form in which a broker registers them.
 
-What a newer RocketMQ adds to them is kept in `more`, so that a configuration that is read, changed and
+Unknown fields of a newer RocketMQ are kept in `more`, so that a configuration that is read, changed and
 written back loses nothing. Source: protocol facts 6.4 and 6.6.
 """
 

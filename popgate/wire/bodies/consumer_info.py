@@ -1,4 +1,4 @@
-"""What a client tells of itself when a broker asks: what it runs, how a message went, offsets to reset.
+"""What a client reports at a broker's request: its state, the result of a message, offsets to reset.
 
 Source: protocol facts 5.14; GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY,
 RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.

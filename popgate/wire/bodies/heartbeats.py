@@ -1,4 +1,4 @@
-"""Who clients are: heartbeats with their groups and subscriptions, and lists of connections.
+"""Heartbeats of clients with their groups and subscriptions, and lists of connections.
 
 Names of types are RocketMQ's: consumeType CONSUME_ACTIVELY, CONSUME_PASSIVELY, CONSUME_POP; messageModel
 CLUSTERING, BROADCASTING, LITE_SELECTIVE; consumeFromWhere CONSUME_FROM_LAST_OFFSET,

@@ -1,4 +1,4 @@
-"""Where topics and groups stand, as brokers tell it to administrators: objects whose keys are queues.
+"""Offsets of topics and groups, as brokers return them to administrators: objects whose keys are queues.
 
 Source: protocol facts 5.8 and 5.14; GET_TOPIC_STATS_INFO and GET_CONSUME_STATS.
 """

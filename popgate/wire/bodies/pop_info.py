@@ -1,6 +1,6 @@
-"""What a pop answer says of its messages, and which of them a batch of acknowledgements names.
+"""The header fields of a pop response, and the bit sets of batched acknowledgements.
 
-A pop answer tells the parts of the receipts in three header fields, whose records are joined with
+A pop response has the parts of the receipts in three header fields, whose records are joined with
 ";" and have one space between their fields. Sources: protocol facts 4.1 and 4.4.
 """
 

@@ -1,6 +1,6 @@
-"""What the driver of a streaming query tells a gateway of it, so that its figures stand beside the gateway's.
+"""Reports of streaming queries from their driver to a gateway, which exposes their metrics with its own.
 
-Our own: JSON in the body of the request code `REPORT_QUERY` (`popgate.wire.frames.codes`).
+A format of this project: JSON in the body of the request code `REPORT_QUERY` (`popgate.wire.frames.codes`).
 `{"v":1,"query":"orders","ended":false,"figures":{"batch_id":3,…},"sources":[{"topics":["t"],"min":0,…}]}`
 """
 

@@ -1,4 +1,4 @@
-"""Where topics are: what name servers answer about topics and clusters, and the maps of static topics.
+"""Routes: the responses of name servers about topics and clusters, and the maps of static topics.
 
 Source: protocol facts 5.8, 6.2 and 6.5.
 """

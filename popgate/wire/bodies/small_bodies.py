@@ -1,7 +1,7 @@
-"""Small JSON bodies: queues, locks, lists of names, assignments, acknowledgements of many at once.
+"""Small JSON bodies: queues, locks, lists of names, assignments, batched acknowledgements.
 
-Heartbeats are in `heartbeats`, configurations in `configs`, standings in `offset_stats`, what clients
-tell of themselves in `consumer_info`, routes in `routes`. Source: protocol facts 4.4 and 5.14.
+Heartbeats are in `heartbeats`, configurations in `configs`, offsets in `offset_stats`, reports of
+clients in `consumer_info`, routes in `routes`. Source: protocol facts 4.4 and 5.14.
 """
 
 from __future__ import annotations

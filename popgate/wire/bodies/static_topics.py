@@ -1,6 +1,6 @@
-"""Static topics: whose queues have numbers of their own, which brokers hold one after the other.
+"""Static topics: their queues have numbers of their own, and several brokers hold them one after the other.
 
-A logic queue is a list of pieces of physical queues. Its offsets go on where the piece before ended:
+A logic queue is a list of pieces of physical queues. Its offsets continue where the previous piece ended:
 logic offset = the piece's logic start + (physical offset - the piece's physical start).
 Source: protocol facts 6.5.
 """

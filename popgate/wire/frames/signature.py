@@ -1,7 +1,7 @@
 """The signature of remoting requests: HMAC-SHA1 over the ext fields and the body.
 
-What is signed are the fields as they are sent: who adds or changes one afterwards signs again, and takes
-the signature of somebody else out before. Source: protocol facts 5.12 and 9.5 (67).
+The fields are signed as they are sent: whoever adds or changes one must remove the old signature and sign
+again. Source: protocol facts 5.12 and 9.5 (67).
 """
 
 from __future__ import annotations

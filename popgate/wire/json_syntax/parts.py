@@ -1,6 +1,6 @@
-"""Reading the parts of a JSON body that came from outside: present or not, of the right kind, bounded.
+"""Bounded, type-checked access to the parts of a JSON body from a peer.
 
-A part that is missing or null is its default, as in Java. One of the wrong kind raises PeerWireError,
+A part that is missing or null has its default, as in Java. A part of the wrong type raises PeerWireError,
 which names it. Numbers are those of Java: 64 bits at most.
 """
 

@@ -1,8 +1,8 @@
-"""Compressed bodies: recognized by their first bytes, unpacked within a limit.
+"""Compressed bodies: recognised by their first bytes, decompressed within a limit.
 
 Official clients disagree on what "compressed" means, so the bytes decide, not the label: gzip,
 zlib, LZ4 frame or Zstandard. Source: protocol facts 3.8 and 9.3 (31). LZ4 and Zstandard need
-the packages `lz4` and `zstandard` (`popgate[fast]`), which are imported here only.
+the packages `lz4` and `zstandard` (`popgate[fast]`), which are imported only here.
 """
 
 from __future__ import annotations

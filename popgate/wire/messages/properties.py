@@ -1,8 +1,8 @@
 """The properties block of a message: key 0x01 value 0x02, repeated, in UTF-8.
 
-The block stays bytes until somebody asks: `find_property` reads one value without making a
+The block is kept as bytes until a property is needed: `find_property` reads one value without building a
 dict. Reading is lenient, as RocketMQ's own parser is: the last 0x02 may be missing, entries
-without a key or without a value do not exist, the last of several entries with one key counts.
+without a key or without a value are skipped, the last of several entries with one key counts.
 Source: protocol facts 3.3 and 3.4.
 """
 

@@ -1,4 +1,4 @@
-"""/api/clients: list, ask for a stack, make one consume a message, tell them to reconnect."""
+"""/api/clients: list, request a stack, have one consume a message, have them reconnect."""
 
 from __future__ import annotations
 

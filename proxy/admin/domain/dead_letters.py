@@ -1,4 +1,4 @@
-"""/api/groups/{group}/dead-letters: count, look at, and give to the group again."""
+"""/api/groups/{group}/dead-letters: count, show and redrive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""/api/apply: topics and groups made or changed to match a declaration, all in one request.
+"""/api/apply: creates and changes topics and groups to match a declaration, in one request.
 
-A declaration names what is to be so; a field that it does not name stays as it is, or becomes the
-default of something new. Everything is checked first: with one error nothing is done.
+A declaration describes the desired state; a field that it does not name keeps its value, or has the
+default for something new. Everything is checked first: after one error nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""/api/topics/…/messages, receive and ack: what `popgate send`, `receive` and `message` ask for."""
+"""/api/topics/…/messages, receive and ack: the requests of `popgate send`, `receive` and `message`."""
 
 from __future__ import annotations
 

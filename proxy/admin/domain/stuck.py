@@ -1,4 +1,4 @@
-"""/api/groups/{group}/stuck and /free: why a group does not go on, and to free what it holds."""
+"""/api/groups/{group}/stuck and /free: why a group makes no progress, and releasing what it holds."""
 
 from __future__ import annotations
 

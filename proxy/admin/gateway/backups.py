@@ -1,4 +1,4 @@
-"""/api/backups: take one, list them. Always in the folder of the settings, whatever is asked for."""
+"""/api/backups: create and list backups, always in the configured folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/cluster: the name servers and brokers behind this gateway, each asked now."""
+"""/api/cluster: the current state of the name servers and brokers behind this gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/health, /ready and /metrics: for machines that watch."""
+"""/health, /ready and /metrics, for monitoring."""
 
 from __future__ import annotations
 

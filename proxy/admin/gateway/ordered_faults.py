@@ -1,4 +1,4 @@
-"""/api/faults: what went wrong on purpose. It is there only where the setting `faults` is on."""
+"""/api/faults: the injected faults. It exists only if the setting `faults` is on."""
 
 from __future__ import annotations
 

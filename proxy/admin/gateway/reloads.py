@@ -1,4 +1,4 @@
-"""/api/reload: read the settings anew and take them, or say what is wrong or what would change."""
+"""/api/reload: reload the settings, or report the fault or the changes."""
 
 from __future__ import annotations
 

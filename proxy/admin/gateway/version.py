@@ -1,4 +1,4 @@
-"""/api/version and /api/settings: what is running here, and how it is set."""
+"""/api/version and /api/settings: the running version, and its effective settings."""
 
 from __future__ import annotations
 

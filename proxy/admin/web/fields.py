@@ -1,4 +1,4 @@
-"""Reads the JSON objects and queries that come in: typed, bounded, unknown fields refused by name."""
+"""Parses the JSON objects and queries of requests: typed, bounded, unknown fields refused by name."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The admin port itself: one aiohttp server, errors as JSON, bounds on what it reads.
+"""The admin server: aiohttp, with errors as JSON and bounded requests.
 
-It has no authentication, so a web page must not be able to use the browser of somebody who runs
-a gateway: requests with a body must be `application/json` (which needs a preflight that is never
-granted), what changes something must not come from a page of another origin, and while the port
-listens on loopback only, the name it is called by must be an address, `localhost`, or one of
-`api.hosts` (which stops names that were made to point here).
+It has no authentication, so a web page must not be able to use the browser of an operator: requests with a
+body must be `application/json` (which needs a preflight that is never granted), modifying requests must not
+come from a page of another origin, and while the port listens on loopback only, the host name of the request
+must be an address, `localhost`, or one of `api.hosts` (against DNS rebinding).
 """
 
 from __future__ import annotations

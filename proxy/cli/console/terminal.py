@@ -1,7 +1,7 @@
-"""What commands print: tables and colour on a terminal, tab-separated lines in a pipe, or JSON.
+"""The output of commands: tables and colour on a terminal, tab-separated lines in a pipe, or JSON.
 
-Text that came from elsewhere (names, bodies, properties) is made visible first: on a terminal
-an escape sequence in a message body must not do anything, and in a pipe one item is one line.
+Text from outside (names, bodies, properties) is escaped first: an escape sequence in a message body must
+have no effect on a terminal, and in a pipe each item is one line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What `popgate doctor` makes of the brokers of a RocketMQ cluster: versions, clocks, settings, stores.
+"""Findings of `popgate doctor` about the brokers of a RocketMQ cluster: versions, clocks, settings, stores.
 
 Versions known to be bad: RocketMQ's issues 7724 (redelivers another message than the one that is due),
-7914 (loses what was not acknowledged) and 8479 (stuck on topics that were made anew), which are in
-versions of 5 before 5.3.1.
+7914 (loses unacknowledged messages) and 8479 (stuck on recreated topics), which affect versions 5
+before 5.3.1.
 """
 
 from __future__ import annotations

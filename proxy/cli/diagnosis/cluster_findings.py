@@ -1,4 +1,4 @@
-"""What `popgate doctor` makes of a RocketMQ cluster, by what the gateway before it sees (/api/cluster)."""
+"""Findings of `popgate doctor` about a RocketMQ cluster, from the view of its gateway (/api/cluster)."""
 
 from __future__ import annotations
 

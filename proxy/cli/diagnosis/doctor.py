@@ -1,4 +1,4 @@
-"""`popgate doctor`: looks at a gateway from outside, through the address that a client would dial."""
+"""`popgate doctor`: checks a gateway from outside, through the address that clients use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`popgate clients`: who is connected; and what a client can be asked and told."""
+"""`popgate clients`: lists connected clients, and sends them requests."""
 
 from __future__ import annotations
 

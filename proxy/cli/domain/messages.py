@@ -1,4 +1,4 @@
-"""`popgate message …`, and how a message is shown."""
+"""`popgate message …`, and the output of a message."""
 
 from __future__ import annotations
 

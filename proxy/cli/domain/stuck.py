@@ -1,4 +1,4 @@
-"""`popgate stuck`: why a group does not go on, and to free the message that blocks it."""
+"""`popgate stuck`: why a group makes no progress, and releasing the message that blocks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`popgate config`: check a configuration, compare it with the running one, have it read anew."""
+"""`popgate config`: check a configuration, compare it with the running one, reload it."""
 
 from __future__ import annotations
 
