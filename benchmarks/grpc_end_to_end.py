@@ -30,10 +30,10 @@ from popgate.clock import SystemClock
 from popgate.ids.message_id import make_message_id
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
-from protocols.finding import make_adapter
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.schemes import make_adapter
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "bench@1"), ("x-mq-language", "PYTHON"), ("x-mq-client-version", "5.1.2"))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import uvloop
 
 from benchmarks.door import GROUP, RPCS, Called, ack_request, receive_request, send_request
-from brokers.opening import open_broker
+from brokers.open_broker import open_broker
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, TopicConfig

@@ -73,7 +73,7 @@ STAGES = (
     ),
     ("handing to the socket", ("popgate/sockets/wire_driver.py:_write", "http2_connections.py:_write")),
     ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/sockets/wire_driver.py")),
-    ("running the call", ("protocols/stepping.py",)),
+    ("running the call", ("protocols/eager_tasks.py",)),
     ("door", ("protocols/",)),
     ("processor", ("processors/",)),
     ("metrics", ("proxy/metrics",)),

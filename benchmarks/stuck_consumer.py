@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from popgate.testing.driving import Driver
+from popgate.testing.client_programs import Driver
 from popgate.testing.gateway import GatewayProcess
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,3 +1,3 @@
-"""popgate: the vocabulary and the wire of a gateway that speaks Apache RocketMQ 5."""
+"""The domain model and the wire formats of a gateway that is compatible with Apache RocketMQ 5."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The launcher: finds the application, in a wheel beside this file, in a checkout at the root."""
+"""The launcher: finds the application beside this file in a wheel, or at the root of a checkout."""
 
 import os
 import signal

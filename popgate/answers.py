@@ -1,4 +1,4 @@
-"""What an answer of a broker means to the one who asked: one table. Source: protocol facts 5.10."""
+"""Maps the response code of a broker to a fault, in one table. Source: protocol facts 5.10."""
 
 from __future__ import annotations
 

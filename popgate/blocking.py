@@ -3,9 +3,9 @@
 with BlockingConnection.connect("127.0.0.1:8080", timeout_s=10) as connection:
     ...
 
-One connection belongs to one thread. Many requests may be under way at a time: `start` says one, `finish`
-waits for its answer. Every wait has a deadline. What goes wrong is a `GatewayError`: the name of its `fault`
-is the stable code, and after BROKER_TIMEOUT nobody knows whether the request was carried out.
+A connection belongs to one thread. Many requests may be in flight: `start` sends one, `finish` waits for its
+response. Every wait has a deadline. Failures are `GatewayError`: the name of its `fault` is the stable code.
+After BROKER_TIMEOUT it is unknown whether the request was executed.
 """
 
 from __future__ import annotations

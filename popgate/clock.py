@@ -1,4 +1,4 @@
-"""Time as an argument: what may wait gets a `Clock`, so that tests move time instead of sleeping."""
+"""Time as a parameter: code that waits takes a `Clock`, so that tests move time instead of sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway sees of a cluster of brokers, for those who run it."""
+"""The state of a cluster of brokers as a gateway sees it, for operators."""
 
 from __future__ import annotations
 

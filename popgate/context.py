@@ -1,4 +1,4 @@
-"""Who asks, by which door, and until when."""
+"""The context of a request: its caller, its door and its deadline."""
 
 from __future__ import annotations
 

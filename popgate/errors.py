@@ -1,7 +1,7 @@
-"""What can go wrong, told once for all doors.
+"""The faults of the gateway, defined once for all doors.
 
 `Fault` is a closed enumeration: every door maps it in one exhaustive table. A `GatewayError`
-carries the data of the failure and makes its own sentence; it names the cause and the limit.
+carries the data of the failure and formats its own sentence, which names the cause and the limit.
 `PeerWireError` and `LocalWireError` belong to the wires below the doors.
 """
 
@@ -165,11 +165,11 @@ class BodyTooLarge(BadRequest):
 class PropertiesTooLarge(BadRequest):
     """Too many user properties, or too many bytes of them; `what` names the unit."""
 
-    def __init__(self, size: int, limit: int, what: str) -> None:
-        number = what == "user properties"
+    def __init__(self, size: int, limit: int, unit: str) -> None:
+        number = unit == "user properties"
         many = "too many user properties" if number else "the total size of user property is too large"
         super().__init__(
-            f"the message has {size} {what}, the limit is {limit}",
+            f"the message has {size} {unit}, the limit is {limit}",
             Fault.PROPERTIES_TOO_LARGE,
             f"{many}, max is {limit}",
         )
@@ -216,9 +216,9 @@ class MessageTypeMismatch(BadRequest):
 class PropertyConflict(BadRequest):
     """A message with two properties of which only one can decide its way."""
 
-    def __init__(self, one: str, other: str) -> None:
-        super().__init__(f"a message with {one} cannot have {other}", Fault.MESSAGE_TYPE_MISMATCH)
-        self.one = one
+    def __init__(self, present: str, other: str) -> None:
+        super().__init__(f"a message with {present} cannot have {other}", Fault.MESSAGE_TYPE_MISMATCH)
+        self.one = present
         self.other = other
 
 
@@ -371,9 +371,9 @@ class Unsupported(GatewayError):
 
     fault = Fault.UNSUPPORTED
 
-    def __init__(self, what: str, instead: str = "") -> None:
-        super().__init__(f"{what} is not supported" + (f": {instead}" if instead else ""))
-        self.what = what
+    def __init__(self, feature: str, instead: str = "") -> None:
+        super().__init__(f"{feature} is not supported" + (f": {instead}" if instead else ""))
+        self.what = feature
 
 
 class Internal(GatewayError):

@@ -1,16 +1,15 @@
-"""Faults on order, for tests only: what goes wrong is a pure function of a seed and of the calls.
+"""Fault injection, for tests only: the faults are a pure function of a seed and of the calls.
 
     seed=7;drop=AckMessage:0.1;delay=SendMessage:50ms:0.2;kill=commit:after=37
 
-First the seed, then rules, `verb=step` with arguments behind colons: a chance (`0.1`; without one
-the rule always strikes), a duration (`50ms`, for `delay`), `after=N` (the first N calls of the
-step are spared), `times=N` (it strikes N times at most), and what else the verb takes (`for=2s`,
-`messages=3`). Every step counts its own calls, and each (seed, rule, call) has its own chance, so
-that a run with the same calls meets the same faults. What happened is numbered and kept.
+The seed comes first, then rules of the form `verb=step`, with arguments after colons: a probability (`0.1`;
+1 by default), a duration (`50ms`, for `delay`), `after=N` (spares the first N calls of the step), `times=N`
+(strikes at most N times), and further arguments of the verb (`for=2s`, `messages=3`). Every step counts its
+own calls, and each (seed, rule, call) is decided independently, so that a run with the same calls meets the
+same faults. Faults that happened are numbered and recorded.
 
-Here is the plan. The parts that make the faults happen say with `claim` which verbs and steps they
-know: `brokers/embedded/storage/faults.py` those of the store, `protocols/grpc/rpcs/faults.py` those of
-the RPCs.
+This module holds the plan. Parts that inject faults declare with `claim` which verbs and steps they support:
+`brokers/embedded/storage/faults.py` those of the store, `protocols/grpc/rpcs/faults.py` those of the RPCs.
 """
 
 from __future__ import annotations

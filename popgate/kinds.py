@@ -1,7 +1,7 @@
-"""The policies: one-method objects, found by name, that decide what is a matter of opinion.
+"""The policies: objects with one method, selected by name in the settings.
 
-They are synchronous and quick; one that must ask somebody keeps what it learned and decides by
-that. `now` is in loop seconds. Defaults and the registry are in `processors.policies`.
+They are synchronous and fast; one that needs remote data caches it and decides from the cache. `now` is in
+seconds of the event loop. The defaults and the registry are in `processors.policies`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The domain: messages, queues, topics, groups, and what is asked of a broker about them.
+"""The domain: messages, queues, topics, groups, and the arguments of broker operations.
 
-Everything here is plain data. Doors convert into it, brokers convert out of it, and the
-floors between speak nothing else. Times called `_ms` are milliseconds, wall clock or duration.
+All classes are plain data. Doors convert into them, brokers convert out of them, and the
+floors between use nothing else. Names with `_ms` are milliseconds, of the wall clock or of a duration.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
 
+from popgate.groups.group_status import Held as Held
+from popgate.groups.group_status import Standing as Standing
 from popgate.groups.retry_policy import DEFAULT_RETRY as DEFAULT_RETRY
 from popgate.groups.retry_policy import CustomizedRetry as CustomizedRetry
 from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
 from popgate.groups.retry_policy import RetryPolicy as RetryPolicy
-from popgate.groups.standing import Held as Held
-from popgate.groups.standing import Standing as Standing
 
 PRIORITY_FACTOR = "priority.factor"
 """Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""

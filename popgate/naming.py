@@ -1,4 +1,4 @@
-"""Names that may be given and names that mean something. Source: protocol facts 2.1 and 4.2."""
+"""Which names are valid, and which are reserved. Source: protocol facts 2.1 and 4.2."""
 
 from __future__ import annotations
 

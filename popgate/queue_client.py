@@ -1,8 +1,8 @@
-"""Reading queues by offset and sending to them, over one blocking connection.
+"""Reads queues by offset and sends to them, over one blocking connection.
 
-Many questions of a kind are asked at once: none waits for the answer to another. Bodies of pulls stay the
-bytes that the broker stored (`popgate/wire/messages/records.py` has the layout). Every request names the
-broker that it means, and goes to the one endpoint of the connection.
+Requests of one kind are pipelined: none waits for the response to another. Bodies of pulls are the
+bytes that the broker stored (`popgate/wire/messages/records.py` has the layout). Every request names its
+broker, and is sent to the one endpoint of the connection.
 Sources: protocol facts 5.5, 5.7 and 7.8.
 """
 

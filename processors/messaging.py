@@ -61,8 +61,8 @@ from processors.members.queue_assignment import QueueAssignment
 from processors.observer import DoorSums, NullObserver, Observer, Watch
 from processors.policies.registry import Policies
 from processors.produce.batch_forwarder import BatchForwarder
+from processors.produce.handle_checks import check_end, check_recall
 from processors.produce.send import Sender
-from processors.produce.transaction_checks import check_end, check_recall
 from processors.requests import NOTHING_SAID, Assignments, Pull, Receive, Said, Taken
 
 _SWEEP_S = 10.0

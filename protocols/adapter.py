@@ -14,9 +14,9 @@ from popgate.faults import Faults
 from popgate.kinds import Authenticator
 from popgate.sockets.unix_sockets import parse_path
 from processors.messaging import MessagingProcessor
-from protocols.accepting import Listener
-from protocols.draining import Farewell
-from protocols.observing import (
+from protocols.drain import Farewell
+from protocols.handed_connections import Listener
+from protocols.observers import (
     CallObserver,
     ConnectionObserver,
     NullCalls,
@@ -154,7 +154,7 @@ class House:
     `accepting`: where one of several processes gets the connections of its doors from; those that have to
     listen by themselves then share their ports.
     `sniffing` is told what connections of shared addresses speak. `opening` makes the entrance of a door that
-    does not have its address for itself, in the place of `protocols.listening.Entrance`.
+    does not have its address for itself, in the place of `protocols.entrances.Entrance`.
     """
 
     processor: MessagingProcessor

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from protocols.observing import ConnectionObserver
+from protocols.observers import ConnectionObserver
 
 _COMPLAINTS_S: Final = 60.0
 """Between two log lines about too many connections."""

@@ -21,7 +21,7 @@ from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from protocols.adapter import joined
-from protocols.finding import schemes
+from protocols.schemes import schemes
 
 SCRATCH = "popgate-doctor"
 """The topic and the group of a round trip, always the same ones, so that they do not pile up."""

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from protocols.accepting import Adopt
+from protocols.handed_connections import Adopt
 
 _AT_ONCE: Final = 64
 """Connections taken in one turn of the loop."""
@@ -87,7 +87,7 @@ class Accepting:
 
 
 class HandedOver:
-    """Goes on accepting at the sockets of a door that closes: a `protocols.accepting.Listener`.
+    """Goes on accepting at the sockets of a door that closes: a `protocols.handed_connections.Listener`.
 
     Both accept until that door has closed its own, so nobody who dials meanwhile is refused.
     """

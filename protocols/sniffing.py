@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from popgate.errors import PeerWireError
-from protocols.accepting import Listener
 from protocols.admission import Admission
-from protocols.listening import Entrance, Guest
-from protocols.observing import SniffingObserver
+from protocols.entrances import Entrance, Guest
+from protocols.handed_connections import Listener
+from protocols.observers import SniffingObserver
 from protocols.proxy_protocol import Proxied, read_header, until_readable
 from protocols.tls import HANDSHAKE_S, TlsStrangers
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from brokers.opening import open_broker
+from brokers.open_broker import open_broker
 from brokers.port import Broker
 from popgate import __version__
 from popgate.clock import Clock, SystemClock, pause
@@ -16,8 +16,8 @@ from popgate.faults import Faults
 from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
-from protocols.draining import Farewell
-from protocols.finding import command_handler
+from protocols.drain import Farewell
+from protocols.schemes import command_handler
 from proxy.admin.open_admin import admin_listen, open_admin
 from proxy.admin.web.server import AdminServer
 from proxy.brokers import host_of, remote_of, shared_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from brokers.shared.host.host import BrokerHost
     from protocols.tls import Certificate
     from proxy.config.settings import Settings
-    from proxy.tracing.exporting import Tracing
+    from proxy.tracing.exporter import Tracing
     from proxy.workers.membership import Membership
 
 _log = logger("popgate.app")
@@ -149,8 +149,8 @@ class App:
             try:
                 await self.admin.start()
             except OSError as error:
-                told = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
-                raise CannotStart(told) from None
+                sentence = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
+                raise CannotStart(sentence) from None
             if self.membership is not None:
                 self.membership.serves_admin(self.admin.adopt)
                 self.admin.before_stop = self.membership.leave_admin
@@ -379,11 +379,11 @@ def _figures(app: App) -> dict[str, float]:
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:
     renewing = processor.auto_renewal
     ages = renewing.holdings.ages_by_group(renewing.now_ms(), most)
-    told: dict[tuple[str, str], float] = {}
+    oldest: dict[tuple[str, str], float] = {}
     for (topic, group), age_ms in ages.items():
         key = (topic, told_group(group))
-        told[key] = max(told.get(key, 0.0), age_ms / 1000)
-    return told
+        oldest[key] = max(oldest.get(key, 0.0), age_ms / 1000)
+    return oldest
 
 
 def _reason(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, set for a process that serves for long and makes few cycles."""
+"""Configures Python's cyclic garbage collector for a long-running process that creates few cycles."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The log: JSON or console lines on standard error, with ids and sizes and never a body.
+"""The log: JSON or console lines on standard error, with ids and sizes, never bodies.
 
-Everything goes through the standard library's logging, ours by structlog and that of libraries
-alike, so that one place samples what repeats: of one kind of line (same logger, event and error)
-only a burst is written in a window, and the rest is counted and told when the window is over.
+Every line passes through the standard library's logging, ours by structlog and those of libraries,
+so that one place samples repeated lines: of one kind (same logger, event and error) only a burst is written
+per window, and the number of suppressed ones is reported when the window is over.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def set_up_logs(
     handler.addFilter(Departures())
     handler.addFilter(Sampling(burst=settings.burst, window_s=settings.window_s, now=now))
     root = logging.getLogger()
-    for old in [one for one in root.handlers if getattr(one, "from_popgate", False)]:
+    for old in [old for old in root.handlers if getattr(old, "from_popgate", False)]:
         root.removeHandler(old)
     handler.from_popgate = True  # type: ignore[attr-defined]
     root.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Runs a gateway in this process until a signal: start, say so, wait, drain, stop."""
+"""Runs a gateway in this process: start, report the addresses, wait for a signal, drain, stop."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ async def _serve(
                 _log.warning("a second signal: the drain is cut short")
         await app.stop()
         if started:
-            told = app.farewell()
-            _log.info("stopped", **told)
-            say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
+            farewell = app.farewell()
+            _log.info("stopped", **farewell)
+            say("stopped " + " ".join(f"{name}={count}" for name, count in farewell.items()))
     finally:
         signals.close()
 

@@ -1,4 +1,4 @@
-"""The process that serves: `popgate serve`, without what only reads the configuration."""
+"""The serving process: `popgate serve`, without the code that only reads the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start of a gateway by its settings: in this process, or as the supervisor of several."""
+"""Starts a gateway from its settings: in this process, or as the supervisor of several."""
 
 from __future__ import annotations
 

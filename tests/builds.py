@@ -18,7 +18,7 @@ from functools import partial
 
 from benchmarks.beside import driving
 from popgate.testing.made import Missing
-from popgate.testing.rocketmq import fetching
+from popgate.testing.rocketmq import downloads
 from tests.classic import conftest as classic
 from tests.conformance import drivers
 from tests.outside import charts, go_programs, test_h2spec, test_interop
@@ -31,7 +31,7 @@ AT_ONCE = 2
 
 def parts() -> dict[str, Callable[[], object]]:
     """What to call for each part; each raises Missing where it cannot be had."""
-    made: dict[str, Callable[[], object]] = {"RocketMQ": lambda: fetching.jars(fetching.chosen_version())}
+    made: dict[str, Callable[[], object]] = {"RocketMQ": lambda: downloads.jars(downloads.chosen_version())}
     # Longest first: a cold build of the Rust client takes minutes.
     for client in reversed(drivers.CLIENTS):
         made[f"client {client}"] = partial(drivers.command_of, client)

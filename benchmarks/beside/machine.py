@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import popgate
-from popgate.testing.rocketmq.fetching import NEWEST
+from popgate.testing.rocketmq.downloads import NEWEST
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ("refs/remotes/origin/main", "refs/heads/main")

@@ -20,7 +20,7 @@ from typing import TypeVar
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, JavaServer, RocketMQ, RocketMQDidNotStart
-from popgate.testing.rocketmq.asking import addresses_known, ask
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.fastjson import loads
 

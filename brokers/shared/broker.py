@@ -19,7 +19,7 @@ from brokers.capabilities import (
     TellsConsumers,
 )
 from brokers.port import Broker, CheckHandler
-from brokers.relaying import AsksGateways
+from brokers.relay import AsksGateways
 from brokers.shared.codec.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
 from brokers.shared.guest.directory import Directing
 from brokers.shared.guest.host_link import HostLink

@@ -1,5 +1,5 @@
-"""Consumer groups in the domain: how long messages rest, how a group stands, how a client fared.
+"""Consumer groups in the domain: delays between deliveries, the status of a group, results of consumption.
 
-A *delay level* is one of RocketMQ's 18; a *retry policy* says when a message comes again; a *verdict* is how
-a client fared with a message that it was made to consume.
+A *delay level* is one of RocketMQ's 18; a *retry policy* says after which delay a message is redelivered; a
+*verdict* is the result of a message that a client was asked to consume.
 """

@@ -1,6 +1,6 @@
-"""RocketMQ's delay levels: 1 to 18, which stand for 1 s to 2 h.
+"""RocketMQ's delay levels: 1 to 18, for delays from 1 s to 2 h.
 
-Source: `messageDelayLevel` of RocketMQ's MessageStoreConfig, as it is where nobody changed it.
+Source: the default `messageDelayLevel` of RocketMQ's MessageStoreConfig.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long messages rest between two deliveries: by a list of times, or by a rule."""
+"""The delay between two deliveries of a message: from a list of durations, or by a formula."""
 
 from __future__ import annotations
 

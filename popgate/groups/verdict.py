@@ -1,4 +1,4 @@
-"""How a client fared with a message that it was made to consume. Source: protocol facts 1.7."""
+"""The result of a message that a client was asked to consume directly. Source: protocol facts 1.7."""
 
 from __future__ import annotations
 

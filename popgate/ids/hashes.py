@@ -1,4 +1,4 @@
-"""The two hashes on which gateways and clients must agree. Source: protocol facts 10."""
+"""The two hashes that gateways and clients must compute alike. Source: protocol facts 10."""
 
 from __future__ import annotations
 

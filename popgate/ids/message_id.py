@@ -1,4 +1,4 @@
-"""The two ids of a message: the one its sender gives, and the one of its place in a broker.
+"""The two ids of a message: the one that its sender assigns, and the one made of its place in a broker.
 
 Source: protocol facts 3.7.
 """

@@ -1,7 +1,7 @@
-"""Numbers for the queues of several brokers, for clients that know queues by a number alone.
+"""Queue numbers across several brokers, for clients that know queues by number only.
 
-A number is given once and never to another queue: what is appended stays where it is, whatever becomes of the
-queue. Nothing here asks anybody; who keeps the text that is made of them is no concern of this module.
+A number is assigned once and never reused for another queue: numbers are appended and keep their queue, even
+if the queue is deleted. This module does no I/O; its callers store the text that encodes the numbers.
 """
 
 from __future__ import annotations

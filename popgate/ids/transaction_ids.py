@@ -1,8 +1,8 @@
-"""How a transaction id proves that it was given out: a code between where the half message is and its id.
+"""Authenticated transaction ids: a code between the place of the half message and its message id.
 
-The text is `place.code.message_id`. The code is made with a secret that all who may end the
-transaction share, so that nobody can end one that is not theirs. What the place says is the
-broker's business. Source: any-replica, section 2.
+The text is `place.code.message_id`. The code is computed with a secret that all gateways of the broker
+share, so that a client can only end transactions whose id it was given. The format of the place is the
+broker's. Source: any-replica, section 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages that go to a broker as they came: checked, their properties as they are stored, and no objects."""
+"""Messages that are forwarded to a broker as they came: checked, with encoded properties, without objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored records of one queue that are passed on as they are, and decoded only when a message is read."""
+"""Stored records of one queue, forwarded as bytes and decoded only when a message is read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sockets of asyncio: machines driven on them, servers closed, sockets in the file system."""
+"""Sockets of asyncio: wire machines on transports, closing of servers, Unix domain sockets."""

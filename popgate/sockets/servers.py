@@ -1,4 +1,4 @@
-"""Listening servers of asyncio: closed without losing who was just accepted."""
+"""Closes asyncio servers without losing connections that were just accepted."""
 
 from __future__ import annotations
 

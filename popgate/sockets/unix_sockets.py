@@ -1,4 +1,4 @@
-"""Sockets in the file system: bound where a killed process may have left one, and removed at the end."""
+"""Unix domain sockets: bound even if a killed process left its file, and removed at the end."""
 
 from __future__ import annotations
 

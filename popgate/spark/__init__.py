@@ -1,5 +1,8 @@
-"""The source `rocketmq` of Spark: its options, its offsets, its plan of partitions, reading and decoding.
+"""The Spark connector: the source and the sink of the format `rocketmq`.
 
-Nothing is imported here, and Spark, Arrow and numpy only where they are needed: every process that looks a
-source up imports this package.
+Users import `session`, `listener` and `query_metrics`; Spark imports `source`. `options` checks what a user
+gives, `read` is the source, `write` the sink, and `guarantees` makes the sink write each batch once.
+
+This module imports nothing, and the others import Spark, Arrow and numpy only where they need them: every
+process that looks up a source imports this package.
 """

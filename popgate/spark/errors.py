@@ -1,4 +1,4 @@
-"""Failures that a Spark user is told of. Only the text of an exception survives the way through Spark."""
+"""Failures that are reported to Spark users. Spark passes on only the text of an exception."""
 
 from __future__ import annotations
 

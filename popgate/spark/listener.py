@@ -1,4 +1,4 @@
-"""Listens to streaming queries: `spark.streams.addListener(RocketMQListener())`."""
+"""A listener for streaming queries: `spark.streams.addListener(RocketMQListener())`."""
 
 from __future__ import annotations
 

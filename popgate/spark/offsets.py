@@ -1,12 +1,13 @@
-"""Where a streaming query is: its offsets in the form that Spark keeps in the checkpoint.
+"""The offsets of a streaming query, in the form that Spark stores in the checkpoint.
 
 `{"v":1,"q":{"topic":{"broker":{"0":123}}},"from":{…},"new":{…},"at":…}`: `q` is the next offset of each
 queue.
-`from`, in the first end offset alone, is where that batch began: Spark asks for the initial offset anew when
-it restarts before the first commit, and the end would have moved by then. `new` is where queues began that
-appeared in this batch. A replay plans the same ranges by them. `at` is when the gateway was asked (ms since
-1970): everything before `q` was stored by then, by which a topic is known that was made anew since. `tick`
-counts the ticks of an idle stream. Spark compares offsets as text, so that keys have one order.
+`from`, in the first end offset only, is the start of that batch: after a restart before the first commit
+Spark requests the initial offset again, and the end would have moved by then. `new` has the start offsets of
+queues that appeared in this batch. With both a replay plans the same ranges. `at` is the time of the request
+to the gateway (ms since 1970): everything before `q` was stored by then, which reveals topics that were
+recreated since. `tick` counts the ticks of an idle stream. Spark compares offsets as text, so keys are
+sorted.
 """
 
 from __future__ import annotations
@@ -40,41 +41,43 @@ class StreamOffset:
 
     def encode(self) -> dict[str, Any]:
         """For Spark, with keys in their one order, queue numbers by their value."""
-        told: dict[str, Any] = {"v": VERSION, "q": nested(self.queues)}
+        document: dict[str, Any] = {"v": VERSION, "q": nested(self.queues)}
         if self.starts is not None:
-            told["from"] = nested(self.starts)
+            document["from"] = nested(self.starts)
         if self.new:
-            told["new"] = nested(self.new)
+            document["new"] = nested(self.new)
         if self.initial:
-            told["initial"] = True
+            document["initial"] = True
         if self.at_ms is not None:
-            told["at"] = self.at_ms
+            document["at"] = self.at_ms
         if self.tick:
-            told["tick"] = self.tick
-        return told
+            document["tick"] = self.tick
+        return document
 
     @classmethod
-    def decode(cls, told: object) -> StreamOffset:
+    def decode(cls, document: object) -> StreamOffset:
         """Raises SparkSourceError (ILLEGAL_OFFSET): a checkpoint may be damaged, or of something else."""
-        if not isinstance(told, Mapping):
+        if not isinstance(document, Mapping):
             raise _illegal("it is no object")
-        unknown = sorted(str(key) for key in told if key not in _KEYS)
-        if told.get("v") != VERSION or told["v"] is True or unknown:
-            what = f"the keys {', '.join(map(shown, unknown))}" if unknown else f"version {told.get('v')!r}"
-            raise _illegal(f"it has {what}, this connector writes version {VERSION}")
-        if not isinstance(told.get("initial", False), bool):
+        unknown = sorted(str(key) for key in document if key not in _KEYS)
+        if document.get("v") != VERSION or document["v"] is True or unknown:
+            difference = (
+                f"the keys {', '.join(map(shown, unknown))}" if unknown else f"version {document.get('v')!r}"
+            )
+            raise _illegal(f"it has {difference}, this connector writes version {VERSION}")
+        if not isinstance(document.get("initial", False), bool):
             raise _illegal("initial is no truth value")
-        at_ms = told.get("at")
+        at_ms = document.get("at")
         if at_ms is not None and (isinstance(at_ms, bool) or not isinstance(at_ms, int)):
             raise _illegal("at is no time in ms")
-        tick = told.get("tick", 0)
+        tick = document.get("tick", 0)
         if isinstance(tick, bool) or not isinstance(tick, int) or tick < 0:
             raise _illegal("tick is no number")
         return cls(
-            flat(told.get("q")),
-            flat(told["from"]) if "from" in told else None,
-            flat(told["new"]) if "new" in told else {},
-            told.get("initial", False),
+            flat(document.get("q")),
+            flat(document["from"]) if "from" in document else None,
+            flat(document["new"]) if "new" in document else {},
+            document.get("initial", False),
             at_ms,
             tick,
         )
@@ -86,27 +89,27 @@ def started(start: StreamOffset, end: StreamOffset) -> dict[QueuePlace, int]:
     Raises SparkSourceError for a queue of which neither offset knows where it began.
     """
     begins = end.starts if end.starts is not None else start.queues
-    found = {}
+    starts = {}
     for queue in end.queues:
         begin = begins.get(queue, end.new.get(queue))
         if begin is None:
             raise _illegal(f"it does not say where {named(queue)} began")
-        found[queue] = begin
-    return found
+        starts[queue] = begin
+    return starts
 
 
 def nested(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
     """By topic, broker and queue number as text, in order."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    by_topic: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker, queue_id), offset in sorted(offsets.items()):
-        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
-    return found
+        by_topic.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return by_topic
 
 
-def flat(told: object, *, least: int = 0) -> dict[QueuePlace, int]:
+def flat(document: object, *, least: int = 0) -> dict[QueuePlace, int]:
     """What `nested` made, or a user wrote. Raises SparkSourceError (ILLEGAL_OFFSET)."""
-    found = {}
-    for topic, brokers in _entries(told, "the offsets"):
+    offsets = {}
+    for topic, brokers in _entries(document, "the offsets"):
         for broker, queues in _entries(brokers, f"topic {shown(topic)}"):
             for number, offset in _entries(queues, f"broker {shown(broker)}"):
                 place = f"queue {shown(number)} of {shown(topic)} on {shown(broker)}"
@@ -118,8 +121,8 @@ def flat(told: object, *, least: int = 0) -> dict[QueuePlace, int]:
                     raise _illegal(f"{place} has {shown(repr(offset))}, which is no offset")
                 if not least <= offset <= LARGEST_OFFSET:
                     raise _illegal(f"{place} has the offset {offset}, at least {least} is possible")
-                found[QueuePlace(topic, broker, int(number))] = offset
-    return found
+                offsets[QueuePlace(topic, broker, int(number))] = offset
+    return offsets
 
 
 def named(queue: QueuePlace) -> str:
@@ -127,10 +130,10 @@ def named(queue: QueuePlace) -> str:
     return f"queue {queue.queue_id} of {queue.topic} on {queue.broker}"
 
 
-def _entries(told: object, what: str) -> list[tuple[str, Any]]:
-    if not isinstance(told, Mapping) or not all(isinstance(key, str) and key for key in told):
-        raise _illegal(f"{what} is no object with names")
-    return list(told.items())
+def _entries(document: object, subject: str) -> list[tuple[str, Any]]:
+    if not isinstance(document, Mapping) or not all(isinstance(key, str) and key for key in document):
+        raise _illegal(f"{subject} is no object with names")
+    return list(document.items())
 
 
 def _illegal(why: str) -> SparkSourceError:

@@ -1,6 +1,6 @@
-"""Figures of streaming queries: how far they are behind, how fast they are, in the text format of Prometheus.
+"""Metrics of streaming queries, lag and throughput, in the text format of Prometheus.
 
-They are taken from what Spark tells of each trigger (`popgate.spark.listener`).
+They are computed from the progress events of Spark (`popgate.spark.listener`).
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class QueryMetrics:
         lags = []
         sources = []
         with self._lock:
-            told = self._queries.setdefault(query, {})
+            samples = self._queries.setdefault(query, {})
 
             def tell(name: str, value: float | None, labels: _Labels = ()) -> None:
                 # Spark has no rate of a first trigger.
                 if value is not None and not math.isnan(value):
-                    told.setdefault(name, {})[labels] = value
+                    samples.setdefault(name, {})[labels] = value
 
             def add(name: str, value: float | None) -> None:
-                tell(name, told.get(name, {}).get((), 0.0) + (value or 0))
+                tell(name, samples.get(name, {}).get((), 0.0) + (value or 0))
 
             for number, source in enumerate(progress["sources"]):
                 lag = lag_of(source["endOffset"], source["latestOffset"])
@@ -110,8 +110,8 @@ class QueryMetrics:
     def report(self, query: str) -> QueryReport | None:
         """What a gateway is told of a query; None: of one that reads nothing by this connector nothing."""
         with self._lock:
-            sources, told = self._sources.get(query), self._queries.get(query, {})
-            figures = {name: values[()] for name, values in told.items() if name in FIGURES}
+            sources, samples = self._sources.get(query), self._queries.get(query, {})
+            figures = {name: values[()] for name, values in samples.items() if name in FIGURES}
         return QueryReport(query, sources, figures) if sources else None
 
     def forget(self, query: str) -> None:
@@ -125,15 +125,15 @@ class QueryMetrics:
         lines = []
         with self._lock:
             for name, (kind, help_text) in _METRICS.items():
-                found = [
+                rows = [
                     (query, labels, value)
-                    for query, told in sorted(self._queries.items())
-                    for labels, value in told.get(name, {}).items()
+                    for query, samples in sorted(self._queries.items())
+                    for labels, value in samples.get(name, {}).items()
                 ]
-                if not found:
+                if not rows:
                     continue
                 lines += [f"# HELP {_PREFIX}{name} {help_text}", f"# TYPE {_PREFIX}{name} {kind}"]
-                for query, labels, value in found:
+                for query, labels, value in rows:
                     pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in (("query", query), *labels))
                     lines.append(f"{_PREFIX}{name}{{{pairs}}} {float(value):.15g}")
         return "".join(f"{line}\n" for line in lines)
@@ -147,9 +147,9 @@ def serve_text(text: Callable[[], str], *, port: int, host: str = "127.0.0.1") -
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = self.path.partition("?")[0] == "/metrics"
-            body = text().encode() if found else b"there is /metrics\n"
-            self.send_response(200 if found else 404)
+            is_metrics_path = self.path.partition("?")[0] == "/metrics"
+            body = text().encode() if is_metrics_path else b"there is /metrics\n"
+            self.send_response(200 if is_metrics_path else 404)
             self.send_header("Content-Type", _CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,7 +1,7 @@
-"""Tells a gateway how the streaming queries of a driver stand (`popgate.wire.bodies.query_reports`).
+"""Reports the streaming queries of a driver to a gateway (`popgate.wire.bodies.query_reports`).
 
-A thread of its own does it, so that Spark's events never wait for a gateway. A report that the gateway does
-not take is lost; the next one says more.
+A thread of its own sends them, so that Spark's events never wait for a gateway. A report that the gateway
+does not accept is dropped; the next one supersedes it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from popgate.queue_client import QueueClient
-from popgate.spark.connecting import client_of, passes
+from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.gateway import SHARED, Gateway, gateway_of
-from popgate.spark.given import named
+from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of
+from popgate.spark.options.option_values import named
 from popgate.wire.bodies.query_reports import QueryReport
 
 REPEAT_S: Final = 20.0
@@ -30,7 +30,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the gateway is reached, as `popgate.spark.connecting.Reaching` has it."""
+    """How the gateway is reached, as `popgate.spark.connections.Reaching` has it."""
 
     gateway: Gateway
     group: str = ""
@@ -118,9 +118,9 @@ class QueryReporter:
                     self._told_at.update((query, now) for query in self._due if query in self._last)
                     break
                 self._changed.wait(min(rests.values(), default=None))
-            found = [self._report_of(query) for query in self._due]
+            reports = [self._report_of(query) for query in self._due]
             self._due.clear()
-            return found
+            return reports
 
     def _report_of(self, query: str) -> QueryReport:
         ended = self._ended.pop(query, None)

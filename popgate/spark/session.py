@@ -29,15 +29,15 @@ def session_settings(*, local_checkpoints: bool) -> dict[str, str]:
     for each other over TCP. State lies in RocksDB, of which a batch writes its changes. `local_checkpoints`:
     Spark's default way to write a checkpoint starts a process for each file on a local disk.
     """
-    found = {
+    settings = {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
     if local_checkpoints:
         manager = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
-        found["spark.sql.streaming.checkpointFileManagerClass"] = manager
-    return found
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = manager
+    return settings
 
 
 def rocketmq_session(

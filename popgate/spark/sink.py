@@ -1,8 +1,4 @@
-"""The sink `rocketmq` of Spark. Rows are acknowledged before their task ends.
-
-At least once, nothing is left to commit. With a ledger the driver opens a batch when it plans it, and says
-that it is done when Spark commits it (`popgate.spark.guarantees`).
-"""
+"""The sink `rocketmq` of Spark. All rows of a task are acknowledged before it ends."""
 
 from __future__ import annotations
 
@@ -19,10 +15,10 @@ from pyspark.sql.types import StructType
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome, Part, commit_batch, drop_batch
 from popgate.spark.guarantees.ledger import Ledger, Opened
-from popgate.spark.identities import BATCH_ID, QUERY_ID, batch_of, identity_of
-from popgate.spark.sink_columns import check_sink_columns
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_columns import check_sink_columns
+from popgate.spark.options.sink_options import SinkOptions
 from popgate.spark.worker import settle
+from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID, batch_of, identity_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,13 +55,15 @@ class _Writing:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, so that whoever only looks the sink up does not load Arrow.
-        from popgate.spark.writing import written
+        from popgate.spark.write.write_task import written
 
         settle()
         task = TaskContext.get()
-        told = {name: task.getLocalProperty(name) or "" for name in (BATCH_ID, QUERY_ID)} if task else {}
+        properties = (
+            {name: task.getLocalProperty(name) or "" for name in (BATCH_ID, QUERY_ID)} if task else {}
+        )
         identity = identity_of(
-            told,
+            properties,
             self._options,
             run=self._run,
             partition=task.partitionId() if task else 0,
@@ -80,7 +78,7 @@ class _Writing:
                 Code.UNSUPPORTED,
                 "this Spark gives tasks a writer that no ledger was opened for: leave deliveryGuarantee out",
             )
-        batch = batch_of(told)
+        batch = batch_of(properties)
         outcome = written_once(iterator, self._options, identity, self._opened, batch)
         return Written(outcome.sent, self._opened, batch, outcome)
 

@@ -1,6 +1,6 @@
-"""The source `rocketmq` of Spark: batches, and streams. What it decides stands in `popgate.spark.driver`.
+"""The source `rocketmq` of Spark, for batch and streaming queries.
 
-The sink is `popgate.spark.sink`.
+Planning is in `popgate.spark.read.driver`, the sink in `popgate.spark.sink`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from popgate.queue_client import QueuePlace
-from popgate.spark.columns import check_columns, schema_text
-from popgate.spark.driver import Stream, batch_plan
-from popgate.spark.options import SourceOptions, is_legacy, read_source_options
-from popgate.spark.planning import Range
+from popgate.spark.options.sink_options import read_sink_options
+from popgate.spark.options.source_columns import check_columns, schema_text
+from popgate.spark.options.source_options import SourceOptions, is_legacy, read_source_options
+from popgate.spark.read.driver import Stream, batch_plan
+from popgate.spark.read.read_plan import Range
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter
-from popgate.spark.sink_options import read_sink_options
 from popgate.spark.worker import settle
 
 _log: Final = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Here, so that whoever only looks the source up does not load Arrow.
-    from popgate.spark.reading import batches, tick_row
+    from popgate.spark.read.partition_reader import batches, tick_row
 
     settle()
     arrow = to_arrow_schema(schema, timezone="UTC")

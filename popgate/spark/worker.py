@@ -1,4 +1,4 @@
-"""What a Python process of an executor is told once, since it runs one task after the other."""
+"""Per-process set-up of Spark's Python workers, which run one task after the other."""
 
 from __future__ import annotations
 

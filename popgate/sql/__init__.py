@@ -1,16 +1,16 @@
-"""Filters by SQL92, as far as RocketMQ has it: parsed once into closures, evaluated per message.
+"""SQL92 filters, as RocketMQ supports them: compiled once into closures, evaluated per message.
 
 `AND OR NOT`, `= <> > >= < <=`, `BETWEEN`, `IN` (of texts), `IS NULL`, `CONTAINS`, `STARTSWITH`,
 `ENDSWITH`, each with `NOT` where SQL has it; `TRUE FALSE NULL`, numbers, texts in single quotes,
-parentheses, comments. Keywords have no case, names of properties do. A property is text; beside
-a number it is read as a number, beside a truth value as one. A property that is not there is
-unknown, and so is a text that should be a number and is none; only TRUE passes.
+parentheses, comments. Keywords are case-insensitive, property names are not. A property is text; next to
+a number it is converted to a number, next to a truth value to one. A missing property is unknown, and so is a
+text that should be a number but is none; only TRUE passes.
 
-What RocketMQ's filter accepts is accepted, but for text behind the end of an expression and digits
-right behind a number, which are errors here. Three things mean what SQL means by them instead:
+Every expression that RocketMQ's filter accepts is accepted, except for text after the end of an expression
+and digits right after a number, which are errors here. Three things follow SQL instead of RocketMQ:
 `NOT a = 1` is `NOT (a = 1)`; a comparison with an unknown is unknown on either side; a text that
 is no number makes its own comparison unknown, not the whole expression, and 3.0 equals 3. A property
-where a condition belongs is TRUE when it reads "true" (there: never).
+in the place of a condition is TRUE if its value is "true" (in RocketMQ: never).
 """
 
 from __future__ import annotations

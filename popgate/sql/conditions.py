@@ -1,9 +1,9 @@
-"""What an expression compiles to: closures from a message's properties to a value.
+"""The result of compiling an expression: closures from the properties of a message to a value.
 
-A value is a text (bytes, as it stands in the block), a number, a truth value, or None, which is
-SQL's NULL and the third truth value. No closure raises: hostile properties only make unknowns.
-Properties are read by a `Read`: from the block itself, or from a dict of it where an expression
-reads so many that making one pays.
+A value is a text (bytes, as stored in the block), a number, a truth value, or None, which is
+SQL's NULL and the third truth value. No closure raises: hostile properties only evaluate to unknown.
+Properties are read by a `Read`: from the block itself, or from a dict of it if an expression
+reads enough properties to make that worthwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From tokens to closures: recursive descent with one token of foresight, so that time is linear.
+"""Parses tokens into closures: recursive descent with one token of lookahead, in linear time.
 
-Depth is bounded where a hostile expression could make it: parentheses, and comparisons chained
-on each other (`a = b = c …`). Lists of AND and OR are flat, and signs before an operand a loop.
+Depth is bounded where a hostile expression could increase it: parentheses, and chained comparisons
+(`a = b = c …`). Lists of AND and OR are flat, and signs before an operand are parsed in a loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of popgate, and of programs that use it, need: a clock moved by hand, a gateway of one's own."""
+"""Support for tests of popgate and of programs that use it: a manual clock, and a gateway process."""
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.gateway import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess, running_gateway

@@ -1,4 +1,4 @@
-"""A clock that stands still until somebody moves it."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 

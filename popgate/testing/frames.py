@@ -1,4 +1,4 @@
-"""Frames of HTTP/2, made by hand and told as text, for tests of what reads and writes them (RFC 9113)."""
+"""HTTP/2 frames built by hand and shown as text, for tests of readers and writers (RFC 9113)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def told(sent: bytes, read_block: Callable[[bytes], str]) -> list[str]:
 
     `read_block` tells a header block as text.
     """
-    return [_line(*one, read_block) for one in split(sent)]
+    return [_line(*frame, read_block) for frame in split(sent)]
 
 
 def _line(kind: str, flags: int, number: int, payload: bytes, read_block: Callable[[bytes], str]) -> str:
@@ -111,7 +111,8 @@ def _line(kind: str, flags: int, number: int, payload: bytes, read_block: Callab
     if kind == "SETTINGS":
         values = [payload[at : at + 6] for at in range(0, len(payload), 6)]
         return f"SETTINGS{ack}" + "".join(
-            f" {int.from_bytes(one[:2], 'big')}={int.from_bytes(one[2:], 'big')}" for one in values
+            f" {int.from_bytes(setting[:2], 'big')}={int.from_bytes(setting[2:], 'big')}"
+            for setting in values
         )
     if kind == "PING":
         return f"PING{ack} {payload.decode('latin-1')}"

@@ -87,7 +87,7 @@ class GatewayProcess:
         self._held: dict[str, socket.socket] = {}
         """By address: ports of the one before it or of its own choice, until this one is closed or has a
         successor of its own."""
-        self._listen = tuple(self._chosen(one) if holds_ports else one for one in listen)
+        self._listen = tuple(self._chosen(address) if holds_ports else address for address in listen)
         self._admin_wanted = admin
         self._options = tuple(options)
         self._environment = dict(environment or {})
@@ -102,8 +102,10 @@ class GatewayProcess:
 
     def __repr__(self) -> str:
         state = "not started" if self._process is None else self._process.poll()
-        told = f"pid {self._process.pid}" if self._process is not None and state is None else f"ended {state}"
-        return f"<GatewayProcess {told} {' '.join(self.addresses)}>"
+        status = (
+            f"pid {self._process.pid}" if self._process is not None and state is None else f"ended {state}"
+        )
+        return f"<GatewayProcess {status} {' '.join(self.addresses)}>"
 
     # -- what it says -----------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class GatewayProcess:
         """Those that it made and that run now, by their ids: with several workers, these."""
         pid = self.pid
         try:
-            return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         except OSError:
             return []
 
@@ -371,7 +373,7 @@ def _again(addresses: Sequence[str], listen: Sequence[str]) -> Sequence[str]:
         return addresses or listen
     pairs = zip(addresses, listen, strict=True)
     return [
-        f"{address}{mark}{options}" for address, one in pairs for _, mark, options in [one.partition("?")]
+        f"{address}{mark}{options}" for address, url in pairs for _, mark, options in [url.partition("?")]
     ]
 
 

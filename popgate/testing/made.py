@@ -1,7 +1,7 @@
-"""What tests fetch and build once, kept in a cache apart from the checkout.
+"""Downloads and builds for tests, made once and kept in a cache outside the checkout.
 
-The folder is the one that TEST_CACHE names, or one in the home directory. Each thing made has a folder
-of its own there, named after what it was made from; several processes that want it wait for the first.
+The folder is the one that TEST_CACHE names, or one in the home directory. Each result has a folder
+of its own, named after its inputs; concurrent processes wait for the first one to build it.
 """
 
 from __future__ import annotations
@@ -126,5 +126,5 @@ def _run(
     except subprocess.TimeoutExpired:
         raise ToolFailed(f"{' '.join(command[:2])} did not end within {LONGEST_BUILD_S:.0f} s") from None
     if ended.returncode:
-        told = f"{ended.stdout}\n{ended.stderr}"[-_LONGEST_REPORT:]
-        raise ToolFailed(f"{' '.join(command[:2])} failed:\n{told}")
+        report = f"{ended.stdout}\n{ended.stderr}"[-_LONGEST_REPORT:]
+        raise ToolFailed(f"{' '.join(command[:2])} failed:\n{report}")

@@ -1,4 +1,4 @@
-"""Certificates for tests, by an authority of their own; made by the command `openssl`."""
+"""Certificates for tests, issued by a test authority with the command `openssl`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers and name servers that say what a test wants, over real sockets on ports the system chose.
+"""Scripted brokers and name servers, on real sockets with ports that the system chose.
 
 async with ScriptedPeer() as broker:
     broker.on(RequestCode.SEND_MESSAGE_V2, lambda request: request.answer(0, fields={"msgId": "1"}))
@@ -135,7 +135,7 @@ class ScriptedPeer:
 
     def of(self, code: int) -> list[Command]:
         """The requests of this code that came so far."""
-        return [one for one in self.requests if one.code == code]
+        return [request for request in self.requests if request.code == code]
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -193,27 +193,27 @@ class ScriptedPeer:
         if self.silent:
             return
         script = self._scripts.get(request.code)
-        told = (
+        reply = (
             request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request {request.code} not scripted")
             if script is None
             else script(request)
         )
-        if inspect.isawaitable(told):
-            task = asyncio.ensure_future(_later(told, connection, request))
+        if inspect.isawaitable(reply):
+            task = asyncio.ensure_future(_later(reply, connection, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            _reply(connection, request, told)
+            _reply(connection, request, reply)
 
 
-async def _later(told: Awaitable[Reply], connection: PeerConnection, request: Command) -> None:
-    _reply(connection, request, await told)
+async def _later(reply: Awaitable[Reply], connection: PeerConnection, request: Command) -> None:
+    _reply(connection, request, await reply)
 
 
-def _reply(connection: PeerConnection, request: Command, told: Reply) -> None:
+def _reply(connection: PeerConnection, request: Command, reply: Reply) -> None:
     if request.is_oneway:
         return
-    for command in () if told is None else [told] if isinstance(told, Command) else told:
+    for command in () if reply is None else [reply] if isinstance(reply, Command) else reply:
         connection.send(command)
 
 
@@ -256,8 +256,8 @@ class ScriptedNameServer(ScriptedPeer):
         topic = request.fields.get("topic", "")
         route = self.topics.get(topic)
         if route is None:
-            told = f"No topic route info in name server for the topic: {topic}"
-            return request.answer(ResponseCode.TOPIC_NOT_EXIST, told)
+            remark = f"No topic route info in name server for the topic: {topic}"
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, remark)
         return request.answer(ResponseCode.SUCCESS, body=route.encode())
 
 

@@ -1,4 +1,4 @@
-"""A client that speaks remoting and nothing else: it says what it is told, and shows what it hears."""
+"""A bare remoting client: it sends the given commands, and records the received ones."""
 
 from __future__ import annotations
 

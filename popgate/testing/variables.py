@@ -1,4 +1,4 @@
-"""Environment variables for processes that are started in threads, beside tests."""
+"""Environment variables for processes that tests start from threads."""
 
 from __future__ import annotations
 

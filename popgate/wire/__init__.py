@@ -1,1 +1,1 @@
-"""Bytes and nothing else: layouts and sans-IO machines. Imports no other part of popgate than `errors`."""
+"""Wire formats: byte layouts and sans-IO machines. Imports no other part of popgate than `errors`."""

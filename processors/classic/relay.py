@@ -1,11 +1,11 @@
-"""Commands of tools that brokers of a cluster answer, or gateways that share one: see `brokers.relaying`."""
+"""Commands of tools that brokers of a cluster answer, or gateways that share one: see `brokers.relay`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from brokers.port import Broker
-from brokers.relaying import ABOUT_CLIENTS, RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
+from brokers.relay import ABOUT_CLIENTS, RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Unsupported
 from popgate.kinds import Action

@@ -18,7 +18,7 @@ from processors.policies.backoff import Exponential
 from processors.policies.clusters import First
 from processors.policies.identity import Anyone
 from processors.policies.permission import Everything
-from processors.policies.picking import GroupsThenTurns
+from processors.policies.queue_selector import GroupsThenTurns
 from processors.policies.rate import PerClient, Unlimited
 
 ENTRY_POINTS = "popgate.policies."

@@ -12,7 +12,7 @@ from popgate.model import Message, MessageType, Queue, Sent
 from popgate.naming import check_topic
 from processors.clients.client_registry import ClientRegistry
 from processors.core import ProcessorCore
-from processors.policies.picking import GroupsThenTurns
+from processors.policies.queue_selector import GroupsThenTurns
 from processors.produce.message_checks import check_count, check_message, finish_message, topic_of
 from processors.routing import check_queue, check_type, place
 

@@ -7,7 +7,7 @@ import socket
 from typing import Protocol
 
 from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
-from protocols.draining import CUT_S, Farewell, UnderWay, cut_time
+from protocols.drain import CUT_S, Farewell, UnderWay, cut_time
 from protocols.grpc.codec.endpoints import fixed_endpoints
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.rpcs import health as health_service

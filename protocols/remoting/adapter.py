@@ -8,7 +8,7 @@ from typing import Final
 
 from popgate.context import Context
 from protocols.adapter import House, Listen, certificate_of, flag_of, joined, mode_of, parse_advertised
-from protocols.draining import Farewell, cut_time
+from protocols.drain import Farewell, cut_time
 from protocols.remoting.connections.server import RemotingServer
 from protocols.remoting.door import Door
 from protocols.remoting.requests import DoorHouse

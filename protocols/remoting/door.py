@@ -19,7 +19,7 @@ from popgate.model import TransactionCheck
 from popgate.wire.frames.codes import REPORT_QUERY, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.frames.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
-from protocols.observing import CallObserver, NullCalls
+from protocols.observers import CallObserver, NullCalls
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.marks import Origin
@@ -30,7 +30,7 @@ from protocols.remoting.consume.pull import PullHandler
 from protocols.remoting.consume.queue_assignment import QueueAssignmentHandler
 from protocols.remoting.consume.queue_locks import QueueLockHandler
 from protocols.remoting.consume.send_back import SendBackHandler
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.members.members import Members
 from protocols.remoting.produce.reply import ReplyMessageHandler
 from protocols.remoting.produce.send import SendHandler
@@ -43,7 +43,7 @@ from protocols.remoting.tools.config import ConfigHandler
 from protocols.remoting.tools.lookup import LookupHandler
 from protocols.remoting.tools.query_reports import QueryReportHandler
 from protocols.remoting.tools.refused import RefusedCodes
-from protocols.remoting.virtual.translating import Translating
+from protocols.remoting.virtual.translation import Translating
 
 SENDS: Final = frozenset(
     {

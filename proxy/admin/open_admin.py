@@ -11,7 +11,7 @@ from popgate.clock import Clock
 from popgate.faults import Faults
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Listen, parse_listen
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.domain.clients import Clients
 from proxy.admin.domain.dead_letters import DeadLetterRoutes
 from proxy.admin.domain.declaration import Declared

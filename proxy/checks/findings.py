@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, or probably is, each with its place. Opens nothing."""
+"""Faults and probable mistakes of a configuration, each with its place. Opens nothing."""
 
 from __future__ import annotations
 
@@ -64,15 +64,17 @@ class Configuration:
     def findings(self) -> list[Finding]:
         """Faults first. Values are compared with each other only when each of them is right."""
         if self.settings is None:
-            return [self._fault(one) for one in self._mistakes]
+            return [self._fault(mistake) for mistake in self._mistakes]
         try:
             build(self.settings)
         except SettingsWrong as error:
             names = _names_in(str(error))
-            name = next((one for one in names if self.place(one)), names[0] if names else "")
+            name = next((name for name in names if self.place(name)), names[0] if names else "")
             return [self._finding("fault", name, str(error))]
-        faults = [self._finding("fault", "listen", what) for what in _given_twice(self.settings)]
-        return faults + [self._finding("warning", name, what) for name, what in self._doubts(self.settings)]
+        faults = [self._finding("fault", "listen", sentence) for sentence in _given_twice(self.settings)]
+        return faults + [
+            self._finding("warning", name, sentence) for name, sentence in self._doubts(self.settings)
+        ]
 
     def place(self, name: str) -> str:
         """Where the setting was given; empty: nowhere."""
@@ -82,8 +84,8 @@ class Configuration:
         if self._environment.get(environment_name(path)):
             return place_of(path, ENVIRONMENT_LAYER)
         if self._config is not None:
-            found = place_of(path, f"{FILE_LAYER}{self._config}")
-            return found if found != str(self._config) else ""
+            place = place_of(path, f"{FILE_LAYER}{self._config}")
+            return place if place != str(self._config) else ""
         return ""
 
     def _holds(self, values: Any, path: tuple[str, ...]) -> bool:
@@ -97,8 +99,8 @@ class Configuration:
         place = place_of(mistake.path, mistake.layer, mistake.sentence)
         return Finding("fault", ".".join(mistake.path), place, mistake.sentence)
 
-    def _finding(self, level: Level, name: str, what: str) -> Finding:
-        return Finding(level, name, self.place(name) if name else "", what)
+    def _finding(self, level: Level, name: str, sentence: str) -> Finding:
+        return Finding(level, name, self.place(name) if name else "", sentence)
 
     def _doubts(self, settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _doubtful_values(settings)
@@ -132,36 +134,36 @@ class Configuration:
 
 def _names_in(sentence: str) -> list[str]:
     """The settings that a sentence is about, in its order."""
-    for what in ("certificate", "key"):
-        if sentence.startswith(f"the TLS {what} "):
-            return [f"tls.{what}"]
+    for file_kind in ("certificate", "key"):
+        if sentence.startswith(f"the TLS {file_kind} "):
+            return [f"tls.{file_kind}"]
     if sentence.partition(":")[0] in _NAMES:
         return [sentence.partition(":")[0]]
-    found = {name: sentence.index(name) for name in _NAMES if "." in name and name in sentence}
-    if not found and any(what in sentence for what in ("to listen at", "://", "no protocol")):
+    positions = {name: sentence.index(name) for name in _NAMES if "." in name and name in sentence}
+    if not positions and any(phrase in sentence for phrase in ("to listen at", "://", "no protocol")):
         return ["listen"]
     # Of two that begin alike the longer one is meant.
-    return sorted(found, key=lambda name: (found[name], -len(name)))
+    return sorted(positions, key=lambda name: (positions[name], -len(name)))
 
 
 def _given_twice(settings: Settings) -> Iterator[str]:
     urls = [*door_urls(settings), *([settings.admin] if settings.admin not in ("", "off") else [])]
     listens = [parse_listen(url) for url in urls]
-    for one, other in combinations(listens, 2):
-        if _collide(one, other):
-            pair = f"{one.url(one.port)} and {other.url(other.port)}"
+    for listen, other in combinations(listens, 2):
+        if _collide(listen, other):
+            pair = f"{listen.url(listen.port)} and {other.url(other.port)}"
             yield f"{pair} are one address: only one of them can listen there"
 
 
-def _collide(one: Listen, other: Listen) -> bool:
-    if one.path or other.path:
-        return one.path == other.path
-    if one.port != other.port or not one.port:
+def _collide(listen: Listen, other: Listen) -> bool:
+    if listen.path or other.path:
+        return listen.path == other.path
+    if listen.port != other.port or not listen.port:
         return False
-    if one.host == other.host:
+    if listen.host == other.host:
         return True
     try:
-        hosts = ipaddress.ip_address(one.host), ipaddress.ip_address(other.host)
+        hosts = ipaddress.ip_address(listen.host), ipaddress.ip_address(other.host)
     except ValueError:
         return False
     return hosts[0].version == hosts[1].version and any(host.is_unspecified for host in hosts)
@@ -241,8 +243,8 @@ def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
     file = Path(settings.tls.certificate).expanduser()
     ends = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
     if ends - datetime.now(UTC) < _EXPIRES_SOON:
-        told = "expired" if ends < datetime.now(UTC) else "expires"
-        yield "tls.certificate", f"the certificate {file} {told} at {ends:%Y-%m-%d %H:%M} UTC"
+        verb = "expired" if ends < datetime.now(UTC) else "expires"
+        yield "tls.certificate", f"the certificate {file} {verb} at {ends:%Y-%m-%d %H:%M} UTC"
 
 
 def _unreadable(file: Path) -> str:

@@ -39,8 +39,8 @@ def place_of(path: Sequence[str], layer: str, sentence: str = "") -> str:
     if layer.startswith(FILE_LAYER):
         file = layer.removeprefix(FILE_LAYER)
         if not path:
-            found = _AT_LINE.search(sentence)
-            return f"{file}:{found[1]}" if found else file
+            matched = _AT_LINE.search(sentence)
+            return f"{file}:{matched[1]}" if matched else file
         line = line_of(file_text(Path(file)), path)
         return f"{file}:{line}" if line else file
     return ""

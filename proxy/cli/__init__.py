@@ -1,7 +1,7 @@
-"""The command line. Each subject has its module; what is heavy is imported by the command that needs it.
+"""The command line, one module per subject; heavy imports are made by the command that needs them.
 
-Of a command that is named only its own module is loaded: 0.14 s of CPU instead of 0.25 for `serve`, whose
-settings are read by a process of their own at every start.
+A named command loads only its own module: 0.14 s of CPU instead of 0.25 for `serve`, which runs a process
+for its settings at every start.
 """
 
 from __future__ import annotations

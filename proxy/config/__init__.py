@@ -1,1 +1,1 @@
-"""Settings: their tables, where they come from, and what they are for the parts of the gateway."""
+"""Settings: their tables, their sources, and their conversion for the parts of the gateway."""

@@ -1,6 +1,6 @@
-"""The table of docs/real-cluster.md that says what a cluster does otherwise, made of what brokers declare.
+"""The table of differences between brokers in docs/real-cluster.md, generated from their declarations.
 
-`python -m proxy.config.differences` writes it anew. What only the house needs to know is left out.
+`python -m proxy.config.differences` writes it. Differences that only developers need are left out.
 """
 
 from __future__ import annotations

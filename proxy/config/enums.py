@@ -1,4 +1,4 @@
-"""What settings choose between; apart from the classes of the settings, which need a library to be read."""
+"""The enumerations of settings, separate from the classes of the settings, which need a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is raised for a configuration that cannot be used."""
+"""The error for a configuration that cannot be used."""
 
 from __future__ import annotations
 

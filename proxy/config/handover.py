@@ -1,8 +1,8 @@
-"""Settings as plain values, handed from the process that read them to the one that serves.
+"""Settings as plain values, passed from the process that reads them to the one that serves.
 
-The command line, and the library that checks settings, are 14 MB that a gateway would carry along for
-good. So a process beside reads the configuration, while the one that serves loads everything else, and
-hands it over through a pipe (`proxy.serve_process`).
+The command line and the library that validates settings take 14 MB, which a gateway would keep for its
+lifetime. So a child process reads the configuration while the serving process loads everything else, and
+passes it through a pipe (`proxy.serve_process`).
 """
 
 from __future__ import annotations

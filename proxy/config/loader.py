@@ -1,6 +1,6 @@
-"""Puts the settings together: defaults < TOML file < environment < flags; errors name their layer.
+"""Merges the settings: defaults < TOML file < environment < flags; errors name their layer.
 
-A mistake is one sentence that names the setting, where it was found, and the nearest known name.
+A mistake is one sentence that names the setting, its location, and the nearest known name.
 """
 
 from __future__ import annotations
@@ -105,9 +105,13 @@ def examine(
         settings = Settings(**merged)
     except ValidationError as error:
         # Of an unknown name it is said above where it is, and what was perhaps meant.
-        told = {one.path for one in mistakes}
-        found = [_mistake(one, layers) for one in error.errors(include_url=False, include_context=False)]
-        return None, mistakes + [one for one in found if not any(one.path[: len(p)] == p for p in told if p)]
+        paths = {mistake.path for mistake in mistakes}
+        model_mistakes = [
+            _mistake(detail, layers) for detail in error.errors(include_url=False, include_context=False)
+        ]
+        return None, mistakes + [
+            mistake for mistake in model_mistakes if not any(mistake.path[: len(p)] == p for p in paths if p)
+        ]
     return (None if mistakes else settings), mistakes
 
 
@@ -136,7 +140,7 @@ def known_settings(model: type[BaseModel] = Settings) -> Iterator[tuple[tuple[st
         if inner is None:
             yield (name,), field
         else:
-            yield from (((name, *path), one) for path, one in known_settings(inner))
+            yield from (((name, *path), field) for path, field in known_settings(inner))
 
 
 def group_of(field: FieldInfo) -> type[BaseModel] | None:
@@ -222,11 +226,11 @@ def _nearest(name: str, known: list[str]) -> str:
     """
     plain = _plain(name)
     last = plain.rpartition(".")[2]
-    for one in known:
-        if _plain(one).startswith(plain) or (len(last) > 3 and f".{last}" in _plain(one)):
-            return f"; did you mean {one}?"
-    score, found = max((_likeness(plain, _plain(one)), one) for one in known)
-    return f"; did you mean {found}?" if score[0] >= _ALIKE else "; `popgate settings` lists them all"
+    for candidate in known:
+        if _plain(candidate).startswith(plain) or (len(last) > 3 and f".{last}" in _plain(candidate)):
+            return f"; did you mean {candidate}?"
+    score, nearest = max((_likeness(plain, _plain(candidate)), candidate) for candidate in known)
+    return f"; did you mean {nearest}?" if score[0] >= _ALIKE else "; `popgate settings` lists them all"
 
 
 def _plain(name: str) -> str:
@@ -241,8 +245,8 @@ def _likeness(name: str, known: str) -> tuple[float, float]:
     return max(last, whole), last + whole
 
 
-def _alike(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def _alike(written: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, written, other).ratio()
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -259,7 +263,7 @@ def _mistake(error: Mapping[str, Any], layers: list[Layer]) -> Mistake:
     path = tuple(str(part) for part in error["loc"] if isinstance(part, str))
     place = next((layer.name for layer in reversed(layers) if layer.holds(path)), "")
     reason = error["msg"].removeprefix("Value error, ")
-    secret = any(one == path and is_secret(field) for one, field in known_settings())
+    secret = any(setting_path == path and is_secret(field) for setting_path, field in known_settings())
     shown = "" if secret or reason.startswith("'") else f" is {_shown(error['input'])}"
     return Mistake(f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}", path, place)
 

@@ -1,4 +1,4 @@
-"""Settings as the values that parts get in their constructors; seconds become milliseconds here."""
+"""Converts settings to constructor arguments; seconds become milliseconds here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from brokers.opening import STORE_FOLDER
+from brokers.open_broker import STORE_FOLDER
 from brokers.port import Broker
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from brokers.shared.settings import SharedSettings
@@ -25,7 +25,7 @@ from proxy.config.error import SettingsWrong
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
     from proxy.config.settings import Settings
-    from proxy.tracing.exporting import Tracing
+    from proxy.tracing.exporter import Tracing
 
 _LONGEST_SECRET = 4096
 _SHORTEST_KEY = 16
@@ -138,9 +138,9 @@ def transactions_are_bound(settings: Settings) -> bool:
     )
 
 
-def _key(setting: str, told: str, name: str) -> bytes:
+def _key(setting: str, inline_key: str, name: str) -> bytes:
     """Raises SettingsWrong for a key that could be guessed."""
-    key = told or _secret_of(f"{setting}_file", name)
+    key = inline_key or _secret_of(f"{setting}_file", name)
     if key and len(key) < _SHORTEST_KEY:
         raise SettingsWrong(f"{setting} has {len(key)} characters, at least {_SHORTEST_KEY} are needed")
     return key.encode()
@@ -325,7 +325,7 @@ def open_tracing(settings: Settings) -> Tracing | None:
     if not wanted.enabled:
         return None
     try:
-        from proxy.tracing.exporting import Tracing
+        from proxy.tracing.exporter import Tracing
     except ImportError as error:
         raise SettingsWrong(
             f"tracing.enabled needs a package that is not installed, {error.name}:"

@@ -1,4 +1,4 @@
-"""The table `[remote]` of the configuration file: how a RocketMQ cluster is reached."""
+"""The table `[remote]` of the configuration file: connections to a RocketMQ cluster."""
 
 from __future__ import annotations
 

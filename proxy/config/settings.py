@@ -1,8 +1,8 @@
-"""The reference of configuration: every setting, its default, its limits and what it does.
+"""The reference of configuration: every setting, its default, its limits and its effect.
 
 Layers, the later wins: the defaults here < a TOML file (`--config`) < `POPGATE_…` environment
-variables < flags. How they are read is `proxy.config.loader`; the documentation is generated from here.
-Nobody below `proxy/` sees these classes: parts get plain values in their constructors.
+variables < flags. `proxy.config.loader` reads them; the documentation is generated from here.
+Nothing below `proxy/` uses these classes: parts get plain values in their constructors.
 
 Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may carry its own.
 """

@@ -1,4 +1,4 @@
-"""The table `[tls]` of the configuration file: what clients may speak at the doors."""
+"""The table `[tls]` of the configuration file: encryption at the doors."""
 
 from __future__ import annotations
 

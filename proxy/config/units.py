@@ -1,6 +1,6 @@
-"""Durations, sizes and points in time as people write them, for settings and command lines.
+"""Durations, sizes and points in time in human-readable form, for settings and command lines.
 
-A plain number has the unit that the setting's name says; text may carry its own: `1h30m`, `4MiB`.
+A plain number has the unit of the setting's name; text may carry its own: `1h30m`, `4MiB`.
 """
 
 from __future__ import annotations

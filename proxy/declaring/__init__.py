@@ -1,1 +1,1 @@
-"""Topics and groups declared in a file: read, checked, and written again."""
+"""Declarations of topics and groups in a file: read, validated, and exported."""

@@ -1,6 +1,6 @@
-"""The three ways to write a declaration, each read into plain values, with the lines where they stand.
+"""Parses the three file formats of a declaration into plain values, with their line numbers.
 
-YAML's own reader is imported when a YAML file is read, and only then.
+The YAML parser is imported only when a YAML file is read.
 """
 
 from __future__ import annotations
@@ -86,23 +86,23 @@ def _read_json(text: str, name: str) -> Source:
 
 
 def _once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise DeclarationWrong(f"{name}: {key!r} is there twice")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _find_json_lines(text: str, values: Any, lines: dict[Path, int]) -> None:
     """The keys in the order in which they stand: each is looked for behind the one before."""
     at, line = 0, 1
     for path in _keys(values):
-        found = re.compile(rf"{re.escape(json.dumps(path[-1]))}\s*:").search(text, at)
-        if found is None:
+        matched = re.compile(rf"{re.escape(json.dumps(path[-1]))}\s*:").search(text, at)
+        if matched is None:
             continue  # it is written with other escapes
-        line += text.count("\n", at, found.start())
-        at = found.start()
+        line += text.count("\n", at, matched.start())
+        at = matched.start()
         lines[path] = line
 
 
@@ -120,8 +120,8 @@ def _read_toml(text: str, name: str) -> Source:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        place = f"{name}:{found[1]}" if found else name
+        matched = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        place = f"{name}:{matched[1]}" if matched else name
         raise DeclarationWrong(f"{place}: {str(error).partition(' (at ')[0].lower()}") from None
     except RecursionError:
         raise DeclarationWrong(f"{name} is nested too deeply") from None
@@ -144,11 +144,11 @@ def _toml_path(text: str) -> Path:
     """The dotted key at the beginning of a line; empty when there is none."""
     path: list[str] = []
     at = 0
-    while (found := _TOML_KEY.match(text, at)) is not None:
-        path.append(next(part for part in found.groups()[:3] if part is not None))
-        if found[4] != ".":
-            return tuple(path) if found[4] in ("=", "]") else ()
-        at = found.end()
+    while (matched := _TOML_KEY.match(text, at)) is not None:
+        path.append(next(part for part in matched.groups()[:3] if part is not None))
+        if matched[4] != ".":
+            return tuple(path) if matched[4] in ("=", "]") else ()
+        at = matched.end()
     return ()
 
 
@@ -193,18 +193,18 @@ class _Yaml:
         if self._left < 0 or len(path) > _DEEPEST:
             raise DeclarationWrong(f"{self._source.name} is nested too deeply, or too large")
         if isinstance(node, self._yaml.MappingNode):
-            found: dict[Any, Any] = {}
+            mapping: dict[Any, Any] = {}
             for key_node, value_node in node.value:
                 key = self._scalar(key_node)
                 here = (*path, str(key))
                 line = key_node.start_mark.line + 1
-                if key in found:
+                if key in mapping:
                     raise DeclarationWrong(f"{self._source.name}:{line}: {key!r} is there twice")
                 self._source.lines[here] = line
-                found[key] = self.value(value_node, here)
-            return found
+                mapping[key] = self.value(value_node, here)
+            return mapping
         if isinstance(node, self._yaml.SequenceNode):
-            return [self.value(one, (*path, str(at))) for at, one in enumerate(node.value)]
+            return [self.value(child, (*path, str(at))) for at, child in enumerate(node.value)]
         return self._scalar(node)
 
     def _scalar(self, node: Any) -> Any:

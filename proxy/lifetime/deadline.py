@@ -1,4 +1,4 @@
-"""When a gateway that was told to end must be gone, and what part of that time each of its parts gets."""
+"""The deadline of a stopping gateway, and the share of the remaining time that each part gets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Deadline:
         return None if left is None else self._clock.monotonic() + left * part
 
     async def close(
-        self, what: object, closing: Coroutine[Any, Any, None], part: float = 1.0, least_s: float = 0.0
+        self, resource: object, closing: Coroutine[Any, Any, None], part: float = 1.0, least_s: float = 0.0
     ) -> None:
         """See one part of the gateway closed, within `part` of the time that is left, `least_s` at the least.
 
@@ -61,6 +61,6 @@ class Deadline:
         left = self.left()
         try:
             if not await ended_in(closing, None if left is None else max(left * part, least_s), self._clock):
-                _log.warning("not closed in time, and left alone", what=repr(what))
+                _log.warning("not closed in time, and left alone", what=repr(resource))
         except Exception:
-            _log.exception("could not be closed", what=repr(what))
+            _log.exception("could not be closed", what=repr(resource))

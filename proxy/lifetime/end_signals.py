@@ -1,4 +1,4 @@
-"""When a process of the gateway is to end: a first word begins the drain, a second one cuts it short."""
+"""Stop signals of a process: the first one starts the drain, the second one cuts it short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a gateway, as probes are told of them."""
+"""The states of a gateway that probes report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGHUP means two things: a terminal was closed, or somebody asks a gateway to renew itself."""
+"""Distinguishes the two meanings of SIGHUP: a closed terminal, or a request to reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a process by force that is still there when its time is over, whatever hangs in it."""
+"""Kills a process that still runs after its deadline, even if its event loop hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of metrics of brokers: the embedded one and its store, a shared one, a cluster. See `names`."""
+"""The metric names of brokers: the embedded one and its store, a shared one, a cluster. See `names`."""
 
 from __future__ import annotations
 

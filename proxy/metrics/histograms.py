@@ -1,4 +1,4 @@
-"""Times in buckets: two list steps per observation."""
+"""Duration histograms: two list steps per observation."""
 
 from __future__ import annotations
 

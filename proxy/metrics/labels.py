@@ -1,11 +1,11 @@
-"""Figures by label, for a bounded number of label values.
+"""Counters by label, for a bounded number of label values.
 
-A value that comes when there is no room is counted under `_other`. One that shows no activity for
-long is forgotten and its room is given to the next: names that come and go do not use up the bound
-for ever. Its series ends, which Prometheus bears; and nothing is counted twice.
+When all places are taken, a new value is counted under `_other`. A value without activity for a
+long time is removed and its place is reused, so names that come and go do not exhaust the bound.
+Its series ends, which Prometheus tolerates; nothing is counted twice.
 
-Looking for idle ones costs the hot path nothing: a value's figures are compared with what they
-were at an earlier look, when somebody scrapes, or when there is no room.
+Finding idle values costs the hot path nothing: the counters of a value are compared with those of an
+earlier check, at a scrape or when all places are taken.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Capped(Generic[Key, Value]):
         return len(self._table)
 
     def __getitem__(self, key: Key) -> Value:
-        found = self._table.get(key)
-        return found if found is not None else self._add(key)
+        series = self._table.get(key)
+        return series if series is not None else self._add(key)
 
     def known(self, key: Key) -> Value:
         """Figures of a value that is there already, else those of the others: it takes up no room."""
-        found = self._table.get(key)
-        return found if found is not None else self._others()
+        series = self._table.get(key)
+        return series if series is not None else self._others()
 
     def items(self) -> ItemsView[Key, Value]:
         return self._table.items()
@@ -93,7 +93,7 @@ class Capped(Generic[Key, Value]):
         return made
 
     def _others(self) -> Value:
-        found = self._table.get(self._other)
-        if found is None:
-            found = self._table[self._other] = self._make()
-        return found
+        series = self._table.get(self._other)
+        if series is None:
+            series = self._table[self._other] = self._make()
+        return series

@@ -1,4 +1,4 @@
-"""How late the event loop is: one timer for everything, twice a second."""
+"""Measures the lag of the event loop: one timer, twice a second."""
 
 from __future__ import annotations
 

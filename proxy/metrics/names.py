@@ -1,7 +1,7 @@
-"""The names of the metrics: a contract with everybody's dashboards and alerts.
+"""The names of the metrics: a contract with dashboards and alerts.
 
 `docs/metrics.md` is generated from here. A test compares this list with a committed one, so that a
-name, a type or a label is changed on purpose only, and another with what a running gateway tells.
+name, a type or a label is only changed on purpose, and another test compares it with a running gateway.
 """
 
 from __future__ import annotations

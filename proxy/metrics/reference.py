@@ -1,7 +1,7 @@
-"""Writes docs/metrics.md, and the list that the names are held to.
+"""Writes docs/metrics.md, and the committed list of names.
 
-`python -m proxy.metrics.reference` in a checkout rewrites both; tests prove that they are current. Who
-changes the list changes a promise: a name that is there stays, with its type and its labels.
+`python -m proxy.metrics.reference` in a checkout rewrites both; tests prove that they are current. The list
+is a promise: an existing name keeps its type and its labels.
 """
 
 from __future__ import annotations

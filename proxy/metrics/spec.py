@@ -1,4 +1,4 @@
-"""What a metric is, as `names` lists them."""
+"""The definition of a metric, as `names` lists them."""
 
 from __future__ import annotations
 

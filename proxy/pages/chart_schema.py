@@ -104,7 +104,7 @@ def _shape(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, Mapping):
         if not value:
             return {"type": "object"}
-        inner = {name: _shape(one, f"{path}.{name}".lstrip(".")) for name, one in value.items()}
+        inner = {name: _shape(child, f"{path}.{name}".lstrip(".")) for name, child in value.items()}
         return {"type": "object", "additionalProperties": False, "properties": inner}
     if isinstance(value, list):
         return {"type": "array", "items": {"type": "string"}}
@@ -117,34 +117,34 @@ def _config() -> dict[str, Any]:
     Secrets would be readable in the ConfigMap; each has a twin that names a file.
     """
     shapes = Settings.model_json_schema()
-    meanings = {one.path: one.meaning for _, _, settings in entries() for one in settings}
-    found: dict[str, Any] = {}
+    meanings = {setting.path: setting.meaning for _, _, settings in entries() for setting in settings}
+    properties: dict[str, Any] = {}
     for path, field in known_settings():
         if path[0] in OF_THE_CHART or is_secret(field):
             continue
         rule = _setting(_at(shapes, path), shapes)
         rule["description"] = meanings[path]
-        inner = found
+        inner = properties
         for group in path[:-1]:
             inner = inner.setdefault(
                 group, {"type": "object", "additionalProperties": False, "properties": {}}
             )["properties"]
         inner[path[-1]] = rule
-    return {"type": "object", "additionalProperties": False, "properties": found}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def _at(shapes: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
     here: Mapping[str, Any] = shapes
     for name in path[:-1]:
         here = _resolved(here["properties"][name], shapes)
-    found: Mapping[str, Any] = here["properties"][path[-1]]
-    return found
+    shape: Mapping[str, Any] = here["properties"][path[-1]]
+    return shape
 
 
 def _resolved(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> Mapping[str, Any]:
     """A rule, or what it refers to in pydantic's schema."""
-    found: Mapping[str, Any] = shapes["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
-    return found
+    shape: Mapping[str, Any] = shapes["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+    return shape
 
 
 def _setting(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:

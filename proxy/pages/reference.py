@@ -58,8 +58,8 @@ def entries() -> Iterator[tuple[str, str, list[Entry]]]:
         model = group_of(field)
         if model is not None:
             inner = [
-                _entry((name, one), field, words[model.__name__][one])
-                for one, field in model.model_fields.items()
+                _entry((name, key), field, words[model.__name__][key])
+                for key, field in model.model_fields.items()
             ]
             yield name, _one_line(model.__doc__ or ""), inner
 
@@ -75,12 +75,14 @@ def configuration_page() -> str:
             "\n| setting | default | what it does | changes | environment |\n"
             "| --- | --- | --- | --- | --- |\n"
         )
-        for one in settings:
-            meaning = (one.meaning + (f" ({one.bounds})" if one.bounds else "")).replace("|", "\\|")
-            default = toml_value(one.default, one.path[-1])
-            environment = environment_name(one.path)
-            effect = effect_of(one.name).value
-            parts.append(f"| `{one.path[-1]}` | `{default}` | {meaning} | {effect} | `{environment}` |\n")
+        for setting in settings:
+            meaning = (setting.meaning + (f" ({setting.bounds})" if setting.bounds else "")).replace(
+                "|", "\\|"
+            )
+            default = toml_value(setting.default, setting.path[-1])
+            environment = environment_name(setting.path)
+            effect = effect_of(setting.name).value
+            parts.append(f"| `{setting.path[-1]}` | `{default}` | {meaning} | {effect} | `{environment}` |\n")
     return "".join(parts)
 
 
@@ -90,15 +92,15 @@ def sample_file(values: Settings | None = None) -> str:
     mark = "" if values else "# "
     for group, about, settings in entries():
         if group:
-            told = [] if values else [f"# {line}\n" for line in _wrapped(about)]
-            parts += ["\n", *told, f"[{group}]\n"]
-        for one in settings:
-            value = one.default if values is None else _value_at(values, one.path)
-            if one.secret:
+            comment = [] if values else [f"# {line}\n" for line in _wrapped(about)]
+            parts += ["\n", *comment, f"[{group}]\n"]
+        for setting in settings:
+            value = setting.default if values is None else _value_at(values, setting.path)
+            if setting.secret:
                 value = masked(value)
             if values is None:
-                parts.extend(f"# {line}\n" for line in _wrapped(one.meaning))
-            parts.append(f"{mark}{one.path[-1]} = {toml_value(value, one.path[-1])}\n")
+                parts.extend(f"# {line}\n" for line in _wrapped(setting.meaning))
+            parts.append(f"{mark}{setting.path[-1]} = {toml_value(value, setting.path[-1])}\n")
     return "".join(parts).lstrip("\n")
 
 
@@ -109,7 +111,7 @@ def toml_value(value: Any, name: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(toml_value(one, '') for one in value)}]"
+        return f"[{', '.join(toml_value(element, '') for element in value)}]"
     if isinstance(value, (str, Path)):
         text = str(value)
         if isinstance(value, Path) and not value.is_absolute():
@@ -148,32 +150,32 @@ def _entry(path: tuple[str, ...], field: FieldInfo, meaning: str) -> Entry:
 def _bounds(field: FieldInfo, name: str) -> str:
     annotation = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return "one of " + ", ".join(f"`{one.value}`" for one in annotation)
-    told = []
+        return "one of " + ", ".join(f"`{choice.value}`" for choice in annotation)
+    limits = []
     for rule in field.metadata:
         for attribute, words in _BOUNDS.items():
             bound = getattr(rule, attribute, None)
             if bound is not None and not (attribute == "ge" and bound == 0):
-                told.append(f"{words} {toml_value(bound, name).strip(chr(34))}")
-    return ", ".join(told)
+                limits.append(f"{words} {toml_value(bound, name).strip(chr(34))}")
+    return ", ".join(limits)
 
 
 def _docstrings() -> dict[str, dict[str, str]]:
     """The text beneath each setting, by class; read from the source, so that no start pays for it."""
-    found: dict[str, dict[str, str]] = {}
+    by_class: dict[str, dict[str, str]] = {}
     modules = (tables, tls_table, remote_table, shared_table, top)
-    for node in [part for one in modules for part in ast.parse(inspect.getsource(one)).body]:
+    for node in [part for module in modules for part in ast.parse(inspect.getsource(module)).body]:
         if isinstance(node, ast.ClassDef):
-            texts = found.setdefault(node.name, {})
-            for one, after in zip(node.body, node.body[1:], strict=False):
+            texts = by_class.setdefault(node.name, {})
+            for statement, after in zip(node.body, node.body[1:], strict=False):
                 if (
-                    isinstance(one, ast.AnnAssign)
-                    and isinstance(one.target, ast.Name)
+                    isinstance(statement, ast.AnnAssign)
+                    and isinstance(statement.target, ast.Name)
                     and isinstance(after, ast.Expr)
                     and isinstance(after.value, ast.Constant)
                 ):
-                    texts[one.target.id] = str(after.value.value)
-    return found
+                    texts[statement.target.id] = str(after.value.value)
+    return by_class
 
 
 def _one_line(text: str) -> str:

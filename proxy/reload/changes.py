@@ -1,4 +1,4 @@
-"""What differs between the settings of a running gateway and those that were read now."""
+"""The differences between the settings of a running gateway and those that were just read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changes(running: Settled, read: Settled) -> list[Change]:
     """In the order of the settings."""
     before, after = dict(running.leaves()), dict(read.leaves())
     shown_before, shown_after = _shown(running), _shown(read)
-    found = []
+    differences = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name in before and name in after and before[name] == after[name]:
             continue
@@ -44,8 +44,8 @@ def changes(running: Settled, read: Settled) -> list[Change]:
             new = _HIDDEN
         # Of a version that has no such setting nothing can be taken.
         effect = effect_of(name) if name in before and name in after else Effect.RESTART
-        found.append(Change(name, old, new, effect))
-    return found
+        differences.append(Change(name, old, new, effect))
+    return differences
 
 
 def shown_changes(running: Mapping[str, Any], read: Mapping[str, Any]) -> list[Change]:

@@ -1,4 +1,4 @@
-"""A reload of a gateway of several processes: its supervisor renews them in turn, with any new settings."""
+"""A reload of a gateway with several processes: the supervisor renews them in turn, with the new settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect
-from proxy.reload.reading import LONGEST_S, read_anew
 from proxy.reload.reloader import Outcome, Standing
+from proxy.reload.settings_process import LONGEST_S, read_anew
 
 if TYPE_CHECKING:
     from proxy.workers.membership import Membership
@@ -46,9 +46,9 @@ class CrewReloads:
         return f"<CrewReloads of {self._membership!r}>"
 
     def standing(self) -> Standing:
-        told = self._membership.roster.reload
-        reason = told.get("reason", "")
-        return Standing(told.get("at_ms", 0), not reason, reason)
+        state = self._membership.roster.reload
+        reason = state.get("reason", "")
+        return Standing(state.get("at_ms", 0), not reason, reason)
 
     async def look(self) -> list[Change]:
         async with self._lock:
@@ -58,7 +58,7 @@ class CrewReloads:
         """Done when the supervisor has found the settings good: then the processes are renewed in turn."""
         async with self._lock:
             try:
-                found = _renewed(changes(self._settings, await self.read()))
+                differences = _renewed(changes(self._settings, await self.read()))
             except SettingsWrong as error:
                 self._membership.tell({"renew": str(error)})
                 raise
@@ -72,11 +72,14 @@ class CrewReloads:
                 await pause(self._clock, _LOOK_S)
             if reason := roster.reload.get("reason", ""):
                 raise SettingsWrong(str(reason))
-        waiting = [one.name for one in found if one.effect is Effect.RESTART]
-        message = f"{len(found)} changed: the processes are renewed in turn"
-        return Outcome(message, found, waiting, self._membership.addresses)
+        waiting = [change.name for change in differences if change.effect is Effect.RESTART]
+        message = f"{len(differences)} changed: the processes are renewed in turn"
+        return Outcome(message, differences, waiting, self._membership.addresses)
 
 
-def _renewed(found: list[Change]) -> list[Change]:
+def _renewed(differences: list[Change]) -> list[Change]:
     """When changes count where processes are renewed: each with the process that has it."""
-    return [replace(one, effect=Effect.RESTART if one.name in _RESTART else Effect.RENEWAL) for one in found]
+    return [
+        replace(change, effect=Effect.RESTART if change.name in _RESTART else Effect.RENEWAL)
+        for change in differences
+    ]

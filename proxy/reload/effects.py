@@ -1,6 +1,6 @@
-"""When the new value of a setting counts. Every setting is listed here once; a test proves it.
+"""When the new value of each setting takes effect. Every setting is listed here once; a test proves it.
 
-Apart from the classes of the settings: a gateway that serves does not have the library that they need.
+It is separate from the classes of the settings, because a serving process does not load their library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The doors of a process: opened, closed and replaced while those that stay are not touched."""
+"""The listeners of a process: opened, closed and replaced without affecting the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 
 from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
-from protocols.finding import listens_by_itself, load_for, make_adapter
+from protocols.schemes import listens_by_itself, load_for, make_adapter
 from protocols.secured import HandedOver
 from proxy.lifetime.deadline import DOORS_PART, closing_s, lame_duck_s
 from proxy.logs import logger
@@ -80,12 +80,12 @@ class Listeners:
         self._closing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<Listeners {[one.url for one in self._doors]} leaving {len(self._leaving)}>"
+        return f"<Listeners {[door.url for door in self._doors]} leaving {len(self._leaving)}>"
 
     @property
     def adapters(self) -> list[Adapter]:
         """Those that serve."""
-        return [one.adapter for one in self._doors]
+        return [door.adapter for door in self._doors]
 
     async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
         """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
@@ -100,19 +100,19 @@ class Listeners:
         starting: Adapter | None = None
         try:
             # Those that may fail first: a listener that takes over a port accepts from its start on.
-            for number, one in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
-                if one.kept is not None:
+            for number, wish in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
+                if wish.kept is not None:
                     continue
-                await asyncio.to_thread(load_for, one.listen)
-                copies = one.before.adapter.copies() if one.before is not None else []
-                if one.before is not None and (not copies or listens_by_itself(one.listen)):
+                await asyncio.to_thread(load_for, wish.listen)
+                copies = wish.before.adapter.copies() if wish.before is not None else []
+                if wish.before is not None and (not copies or listens_by_itself(wish.listen)):
                     _close(copies)
                     # One that was leaving may have ended since it was matched.
-                    if one.before.adapter in self.adapters:
-                        one.kept = one.before
+                    if wish.before.adapter in self.adapters:
+                        wish.kept = wish.before
                         continue
-                    one.before, copies = None, []  # as if nothing were there: the system says what is
-                starting = self._make(one.listen, house, copies, handed)
+                    wish.before, copies = None, []  # as if nothing were there: the system says what is
+                starting = self._make(wish.listen, house, copies, handed)
                 await starting.start()
                 adapters[number], starting = starting, None
         except BaseException:
@@ -120,42 +120,42 @@ class Listeners:
                 self._retire(Door(wanted[number].url, adapter, house), 0.0, drain_s, undone=True)
             await self._close_now(starting, handed)
             raise
-        for number, one in enumerate(wanted):
-            if one.kept is not None:
-                turnover.kept.append(one.kept)
-                turnover.doors.append(one.kept)
+        for number, wish in enumerate(wanted):
+            if wish.kept is not None:
+                turnover.kept.append(wish.kept)
+                turnover.doors.append(wish.kept)
                 # Not any more where the settings are again those that it was opened for.
-                outdated = one.kept.house != house if anew else one.kept.outdated
+                outdated = wish.kept.house != house if anew else wish.kept.outdated
                 if outdated:
-                    turnover.outdated.append(one.kept)
-                if outdated or one.kept.url != one.url:
-                    turnover.fixed.append(one.url)
+                    turnover.outdated.append(wish.kept)
+                if outdated or wish.kept.url != wish.url:
+                    turnover.fixed.append(wish.url)
                 continue
-            opened = Door(one.url, adapters[number], house)
+            opened = Door(wish.url, adapters[number], house)
             turnover.opened.append(opened)
             turnover.doors.append(opened)
-            if one.before is not None:
-                turnover.replaced.append(one.before)
+            if wish.before is not None:
+                turnover.replaced.append(wish.before)
         gone = [*turnover.kept, *turnover.replaced]
-        turnover.removed = [one for one in self._doors if not any(one is other for other in gone)]
+        turnover.removed = [door for door in self._doors if not any(door is other for other in gone)]
         return turnover
 
     def undo(self, turnover: Turnover, *, drain_s: float) -> None:
         """Close what was opened: it drains, since it has accepted clients."""
-        for one in turnover.opened:
-            self._retire(one, 0.0, drain_s, undone=True)
+        for door in turnover.opened:
+            self._retire(door, 0.0, drain_s, undone=True)
 
     def commit(self, turnover: Turnover, *, lame_s: float, drain_s: float) -> None:
         """From now on those serve. Those whose place was taken drain at once, those that were removed as a
         gateway does that ends: for `lame_s` they first serve on."""
         self._doors = turnover.doors
         self.house = turnover.house
-        for one in turnover.kept:
-            one.outdated = any(one is other for other in turnover.outdated)
-        for one in turnover.replaced:
-            self._retire(one, 0.0, drain_s)
-        for one in turnover.removed:
-            self._retire(one, lame_duck_s(lame_s, drain_s), drain_s)
+        for door in turnover.kept:
+            door.outdated = any(door is other for other in turnover.outdated)
+        for door in turnover.replaced:
+            self._retire(door, 0.0, drain_s)
+        for door in turnover.removed:
+            self._retire(door, lame_duck_s(lame_s, drain_s), drain_s)
 
     async def drained(self, deadline: float, ends: float) -> None:
         """The gateway drains until `deadline`, and is over at `ends` (loop seconds): so are those that leave.
@@ -163,16 +163,16 @@ class Listeners:
         They begin anew: while it served, they left streams alone whose clients may have nobody else now.
         """
         loop = asyncio.get_running_loop()
-        for adapter, one in list(self._leaving.items()):
-            one.task = loop.create_task(self._drain_anew(one.task, adapter, deadline, ends))
-            one.task.add_done_callback(partial(self._gone, adapter))
+        for adapter, departure in list(self._leaving.items()):
+            departure.task = loop.create_task(self._drain_anew(departure.task, adapter, deadline, ends))
+            departure.task.add_done_callback(partial(self._gone, adapter))
         while (left := deadline - self._clock.monotonic()) > 0 and self._leaving:
-            await asyncio.wait([one.task for one in self._leaving.values()], timeout=left)
+            await asyncio.wait([departure.task for departure in self._leaving.values()], timeout=left)
 
     def leaving(self) -> list[Adapter]:
         """Those that drain, for who stops the gateway: nobody else looks after them any more."""
-        for one in self._leaving.values():
-            one.task.cancel()
+        for departure in self._leaving.values():
+            departure.task.cancel()
         return list(self._leaving)
 
     # -- inside -----------------------------------------------------------------------------------
@@ -184,21 +184,21 @@ class Listeners:
         """
         left = list(self._doors)
         wanted = [_Wanted(url, parse_listen(url)) for url in urls]
-        for one in wanted:
-            if (found := next((door for door in left if door.url == one.url), None)) is not None:
-                left.remove(found)
-                one.before, one.kept = (found, None) if anew else (None, found)
-        for one in wanted:
-            if one.kept is None and one.before is None:
-                one.before = next((door for door in left if _same_place(door, one.listen)), None)
-                if one.before is not None:
-                    left.remove(one.before)
-                elif one.listen.port:
+        for wish in wanted:
+            if (same_door := next((door for door in left if door.url == wish.url), None)) is not None:
+                left.remove(same_door)
+                wish.before, wish.kept = (same_door, None) if anew else (None, same_door)
+        for wish in wanted:
+            if wish.kept is None and wish.before is None:
+                wish.before = next((door for door in left if _same_place(door, wish.listen)), None)
+                if wish.before is not None:
+                    left.remove(wish.before)
+                elif wish.listen.port:
                     # The last one: it still accepts where those before it do so no more.
                     gone = [
                         leaving.door for leaving in reversed(self._leaving.values()) if not leaving.undone
                     ]
-                    one.before = next((door for door in gone if _same_place(door, one.listen)), None)
+                    wish.before = next((door for door in gone if _same_place(door, wish.listen)), None)
         return wanted
 
     def _make(

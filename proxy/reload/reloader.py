@@ -1,4 +1,4 @@
-"""The transaction: settings are read, looked at, and taken as a whole; after a fault all is as it was."""
+"""The reload transaction: settings are read, checked, and applied as a whole; a fault changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect, effect_of
 from proxy.reload.listeners import Listeners, Turnover
-from proxy.reload.reading import read_anew
+from proxy.reload.settings_process import read_anew
 from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Outcome:
     def facts(self) -> dict[str, Any]:
         return {
             "message": self.message,
-            "changes": [one.facts() for one in self.changes],
+            "changes": [change.facts() for change in self.changes],
             "needs_restart": self.waiting,
             "listening": self.listening,
         }
@@ -187,8 +187,8 @@ class Reloader:
 
     async def _take(self, read: Settled) -> Outcome:
         """Whatever it raises: nothing has changed."""
-        found = changes(self._running, read)
-        taken = [one.name for one in found if one.effect is not Effect.RESTART]
+        differences = changes(self._running, read)
+        taken = [change.name for change in differences if change.effect is not Effect.RESTART]
         # New values of what is taken beside old ones of what needs a restart: they have to fit together, too.
         wanted = copy.deepcopy(self._running)
         for name in taken:
@@ -212,7 +212,7 @@ class Reloader:
         self._listeners.commit(turnover, lame_s=gateway.lame_duck_s, drain_s=gateway.drain_s)
         gateway.doors = self._listeners.adapters
         gateway.certificate = turnover.house.certificate
-        return self._done(found, turnover)
+        return self._done(differences, turnover)
 
     def _apply(self, settings: Settled, limits: Limits, names: Sequence[str]) -> None:
         """All but the listeners. `names`: of the settings that change."""
@@ -229,7 +229,7 @@ class Reloader:
     async def _turnover(self, settings: Settings, names: frozenset[str]) -> Turnover:
         """New listeners, open. Whatever it raises: none accepts."""
         urls, house = door_urls(settings), self._listeners.house
-        anew = {one for one in names if _is_of_listeners(one)} - _OF_ADDRESSES
+        anew = {name for name in names if _is_of_listeners(name)} - _OF_ADDRESSES
         if anew or names & _OF_ADDRESSES:
             house = replace(
                 house, **house_values(settings), certificate=await self._certificate(settings, house, names)
@@ -247,18 +247,18 @@ class Reloader:
         await asyncio.to_thread(made.open)
         return made
 
-    def _done(self, found: list[Change], turnover: Turnover) -> Outcome:
-        waiting = [one.name for one in found if one.effect is Effect.RESTART]
+    def _done(self, differences: list[Change], turnover: Turnover) -> Outcome:
+        waiting = [change.name for change in differences if change.effect is Effect.RESTART]
         waiting += [f"listen: {url}" for url in turnover.fixed]
         self._standing = Standing(self._gateway.clock.now_ms(), waiting=waiting)
-        taken = [one.name for one in found if one.effect is not Effect.RESTART]
+        taken = [change.name for change in differences if change.effect is not Effect.RESTART]
         _log.info("settings reloaded", changed=taken, listening=self._gateway.addresses)
         if waiting:
             _log.warning("old values count until a restart", needs_restart=waiting)
-        message = f"reloaded: {len(taken)} changed" if found or waiting else "reloaded: nothing differs"
+        message = f"reloaded: {len(taken)} changed" if differences or waiting else "reloaded: nothing differs"
         if waiting:
             message += f", {len(waiting)} need a restart"
-        return Outcome(message, found, waiting, self._gateway.addresses)
+        return Outcome(message, differences, waiting, self._gateway.addresses)
 
 
 def _is_of_listeners(name: str) -> bool:

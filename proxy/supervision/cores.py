@@ -1,4 +1,4 @@
-"""How many cores this process may use: those it is bound to, and what its control group lets it have."""
+"""The number of cores available to this process, by its CPU affinity and its control group."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def usable_cores(control_group: Path = _CONTROL_GROUP) -> int:
 
 def _quota(control_group: Path) -> float | None:
     """Cores by the quota of control groups, version 2 or 1; None: there is none."""
-    found = _words(control_group / "cpu.max")
-    if not found:
-        found = _words(control_group / "cpu/cpu.cfs_quota_us") + _words(
+    words = _words(control_group / "cpu.max")
+    if not words:
+        words = _words(control_group / "cpu/cpu.cfs_quota_us") + _words(
             control_group / "cpu/cpu.cfs_period_us"
         )
     try:
-        quota, period = int(found[0]), int(found[1])
+        quota, period = int(words[0]), int(words[1])
     except (IndexError, ValueError):
         return None
     return quota / period if quota > 0 and period > 0 else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
 from protocols.adapter import Listen, joined, mode_of, parse_listen
-from protocols.finding import listens_by_itself
+from protocols.schemes import listens_by_itself
 from proxy.supervision.poll_loop import READ, Turning
 from proxy.workers.crew import ADMIN, Door
 
@@ -47,7 +47,7 @@ class Doors:
     @property
     def served(self) -> tuple[Door, ...]:
         """Those for clients."""
-        return tuple(one.door for number, one in self._bound.items() if number != ADMIN)
+        return tuple(bound.door for number, bound in self._bound.items() if number != ADMIN)
 
     @property
     def admin(self) -> str:
@@ -68,34 +68,34 @@ class Doors:
 
     def take_over(self, door: Door, descriptors: Sequence[int]) -> None:
         """One that was bound before this program was loaded anew, and listened at."""
-        sockets = [socket.socket(fileno=one) for one in descriptors]
-        for one in sockets:
-            one.setblocking(False)
-            one.set_inheritable(False)
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        for link in sockets:
+            link.setblocking(False)
+            link.set_inheritable(False)
         only_held = door.number != ADMIN and listens_by_itself(door.listen)
         bound = self._bound[door.number] = _Bound(door, sockets, only_held)
         bound.identity = identity_of(door.listen.path) if door.listen.path else None
 
     def sockets(self) -> dict[int, tuple[Door, list[socket.socket]]]:
-        return {number: (one.door, one.sockets) for number, one in self._bound.items()}
+        return {number: (bound.door, bound.sockets) for number, bound in self._bound.items()}
 
     def open(self, numbers: Iterable[int]) -> None:
         """Listen and accept; may be said again."""
         for number in numbers:
-            one = self._bound.get(number)
-            if one is None or one.only_held:
+            bound = self._bound.get(number)
+            if bound is None or bound.only_held:
                 continue
-            if not one.open:
-                one.open = True
-                for link in one.sockets:
+            if not bound.open:
+                bound.open = True
+                for link in bound.sockets:
                     link.listen(_BACKLOG)
             self._watch(number)
 
     def drop(self, number: int) -> None:
         """Listen there no more."""
-        one = self._bound.pop(number, None)
-        if one is not None:
-            self._close(one)
+        bound = self._bound.pop(number, None)
+        if bound is not None:
+            self._close(bound)
 
     def close(self, *, keep_admin: bool = False) -> None:
         """Those who dialled before are still served."""
@@ -106,65 +106,65 @@ class Doors:
 
     def abandon(self) -> None:
         """In a child, which has copies of everything: they are the parent's business."""
-        for one in self._bound.values():
-            for link in (*one.sockets, *one.waiting):
+        for bound in self._bound.values():
+            for link in (*bound.sockets, *bound.waiting):
                 link.close()
         self._bound.clear()
 
     def give_back(self, number: int, connection: socket.socket) -> None:
         """One that was handed on, and for which there was no room: others get it, or it waits."""
-        one = self._bound.get(number)
-        if one is None or not one.open:
+        bound = self._bound.get(number)
+        if bound is None or not bound.open:
             connection.close()
             return
-        one.waiting.append(connection)
+        bound.waiting.append(connection)
         self._accept(number)
 
-    def _close(self, one: _Bound) -> None:
-        one.open = False
-        for link in one.sockets:
+    def _close(self, bound: _Bound) -> None:
+        bound.open = False
+        for link in bound.sockets:
             self._turning.forget(link.fileno())
             link.close()
-        for link in one.waiting:
+        for link in bound.waiting:
             link.close()
-        one.waiting.clear()
-        remove(one.door.listen.path, one.identity)
+        bound.waiting.clear()
+        remove(bound.door.listen.path, bound.identity)
 
     def _watch(self, number: int) -> None:
-        one = self._bound.get(number)
-        if one is not None and one.open:
-            for link in one.sockets:
+        bound = self._bound.get(number)
+        if bound is not None and bound.open:
+            for link in bound.sockets:
                 self._turning.watch(link.fileno(), READ, lambda: self._accept(number))
 
-    def _rest(self, one: _Bound) -> None:
+    def _rest(self, bound: _Bound) -> None:
         """Nobody can take more: what comes waits with the system for a moment."""
-        for link in one.sockets:
+        for link in bound.sockets:
             self._turning.forget(link.fileno())
-        if one.resting:
+        if bound.resting:
             return  # many may be given back at once, each for nobody: one look is for all of them
 
         def over() -> None:
-            one.resting = False
-            self._again(one)
+            bound.resting = False
+            self._again(bound)
 
-        one.resting = True
+        bound.resting = True
         self._turning.later(_REST_S, over)
 
-    def _again(self, one: _Bound) -> None:
-        number = one.door.number
-        if self._bound.get(number) is one:
+    def _again(self, bound: _Bound) -> None:
+        number = bound.door.number
+        if self._bound.get(number) is bound:
             self._watch(number)
-            if one.waiting:
+            if bound.waiting:
                 self._accept(number)
 
     def _accept(self, number: int) -> None:
-        one = self._bound.get(number)
-        if one is None or not one.open:
+        bound = self._bound.get(number)
+        if bound is None or not bound.open:
             return
-        for link in one.sockets:
+        for link in bound.sockets:
             for _ in range(_AT_ONCE):
-                if one.waiting:
-                    came = one.waiting.pop()
+                if bound.waiting:
+                    came = bound.waiting.pop()
                 else:
                     try:
                         came, _ = link.accept()
@@ -172,12 +172,12 @@ class Doors:
                         break
                     except OSError as error:
                         if error.errno in _NO_ROOM:
-                            self._rest(one)
+                            self._rest(bound)
                             return
                         continue  # it is gone already
                 if not self._hand(number, came.fileno()):
-                    one.waiting.append(came)
-                    self._rest(one)
+                    bound.waiting.append(came)
+                    self._rest(bound)
                     return
                 came.close()
 
@@ -210,8 +210,8 @@ def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
     """One socket for each address of the host, all with one port. Raises OSError."""
     host, port, made = listen.host, listen.port, list[socket.socket]()
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
             link = socket.socket(family, socket.SOCK_STREAM)
             made.append(link)
             link.setblocking(False)

@@ -1,4 +1,4 @@
-"""A small loop for the supervisor: descriptors, times, signals and children, without asyncio."""
+"""A small event loop for the supervisor: descriptors, timers, signals and children, without asyncio."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Turning:
         """Signals that came and were not told of yet: now they will not be."""
         with contextlib.suppress(BlockingIOError):
             self._rang.extend(self._bell.recv(4096))
-        found = [signal.Signals(number) for number in self._rang]
+        signals = [signal.Signals(number) for number in self._rang]
         self._rang.clear()
-        return found
+        return signals
 
     def run(self) -> None:
         while not self.over:

@@ -1,4 +1,4 @@
-"""The processes of a gateway: made, heard, told, and seen to their end."""
+"""The child processes of a gateway: started, exchanging messages, and reaped."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Processes:
         return len(self._members)
 
     def of(self, role: Role) -> list[Member]:
-        return [one for one in self._members.values() if one.role is role]
+        return [member for member in self._members.values() if member.role is role]
 
     # -- made -------------------------------------------------------------------------------------
 
@@ -167,37 +167,37 @@ class Processes:
             return True
         return news
 
-    def _heard(self, member: Member, told: dict[str, Any]) -> bool:
+    def _heard(self, member: Member, message: dict[str, Any]) -> bool:
         member.unanswered = 0
-        if "alive" in told:
+        if "alive" in message:
             return False
-        if "took" in told:
-            member.took(told["took"])
-            if len(told) == 1:
+        if "took" in message:
+            member.took(message["took"])
+            if len(message) == 1:
                 return False
-        if "full" in told:
-            self._full(member, told["full"])
-        if "closed" in told:
-            member.connections -= told["closed"]
+        if "full" in message:
+            self._full(member, message["full"])
+        if "closed" in message:
+            member.connections -= message["closed"]
             self._tell_soon()
             return False
-        if "admin" in told:
-            member.has_admin = told["admin"]
+        if "admin" in message:
+            member.has_admin = message["admin"]
             if not member.has_admin:
                 self.tell(member, {"admin": False})  # it comes after the last connection that it was handed
-        if "renew" in told:
-            self._renew(told["renew"])
-        if "ready" in told:
+        if "renew" in message:
+            self._renew(message["renew"])
+        if "ready" in message:
             member.stage = Stage.READY
             member.ready_at = time.monotonic()
-            self._staying.share = told["ready"] or self._staying.share
-        if "failed" in told:
-            member.failure = told["failed"], told["usage"]
-        if "draining" in told:
+            self._staying.share = message["ready"] or self._staying.share
+        if "failed" in message:
+            member.failure = message["failed"], message["usage"]
+        if "draining" in message:
             self._drains(member)
             self.tell(member, {"drain": True})
-        if "farewell" in told:
-            member.farewell = told["farewell"]
+        if "farewell" in message:
+            member.farewell = message["farewell"]
         return True
 
     # -- told -------------------------------------------------------------------------------------
@@ -210,22 +210,22 @@ class Processes:
 
     def tell_all(self) -> None:
         """All are told of all. Who does not read is told later, so that nothing heaps up for it."""
-        told = self._told_of_all()
+        message = self._told_of_all()
         for member in self:
             if member.channel.kept:
                 member.behind = True
             else:
-                self.tell(member, told)
+                self.tell(member, message)
 
     def _told_of_all(self) -> dict[str, Any]:
         members = list(self._members.values())
-        told = {
+        crew = {
             "state": state_of(members, leaving=self.leaving),
             "restarts": self._staying.restarts,
             "reload": self._staying.reload,
-            "members": [one.facts() for one in members if not one.gone],
+            "members": [member.facts() for member in members if not member.gone],
         }
-        return {"crew": told}
+        return {"crew": crew}
 
     def _tell_soon(self) -> None:
         """Connections come and go often: it is told now and then how many there are."""
@@ -336,7 +336,7 @@ class Processes:
 
     def over(self, pid: int, code: int) -> None:
         """A child has ended."""
-        for member in [one for one in self._members.values() if one.pid == pid]:
+        for member in [member for member in self._members.values() if member.pid == pid]:
             if not member.gone:
                 self._hear(member)
             self._close(member)  # also while a process that it made holds the other end
@@ -365,7 +365,9 @@ class Processes:
             self._turning.forget(member.channel.fileno())
             member.channel.close()
             # Operators that it did not take are as they came: somebody else answers them.
-            for number in [one for one, (door, _) in member.handed.items() if door == ADMIN]:
+            for number in [
+                connection_number for connection_number, (door, _) in member.handed.items() if door == ADMIN
+            ]:
                 self._returned(ADMIN, socket.socket(fileno=member.handed.pop(number)[1]))
             member.took(self._handed)
 

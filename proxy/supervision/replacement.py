@@ -1,7 +1,7 @@
-"""The supervisor loads its program anew and keeps its place: its process id, ports, workers and figures.
+"""The supervisor re-executes its program and keeps its process id, ports, workers and counters.
 
-What has to last is written to a file in the private folder, and named in the environment; descriptors
-stay open under their numbers.
+The state that must survive is written to a file in the private folder, whose name is in the environment;
+descriptors stay open under their numbers.
 """
 
 from __future__ import annotations
@@ -76,27 +76,27 @@ class Staying:
 def load_anew(staying: Staying, doors: Doors) -> NoReturn:
     """Become the program that the same command line starts now. Raises OSError: all is as it was."""
     held = doors.sockets()
-    told = {
+    state = {
         "secret": staying.secret.hex(),
         "generation": staying.generation,
         "number": staying.number,
         "restarts": staying.restarts,
         "reload": staying.reload,
         "share": staying.share,
-        "members": [_member_out(one) for one in staying.members if not one.gone],
+        "members": [_member_out(member) for member in staying.members if not member.gone],
         "doors": [
             [door.number, door.url, door.listen.port, [link.fileno() for link in links]]
             for door, links in held.values()
         ],
     }
     inherited: list[socket.socket | Channel] = [link for _, links in held.values() for link in links]
-    inherited += [one.channel for one in staying.members if not one.gone]
+    inherited += [member.channel for member in staying.members if not member.gone]
     file = staying.folder / _FILE
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        file.write_text(json.dumps(told), "utf-8")
-        for one in inherited:
-            one.set_inheritable(True)
+        file.write_text(json.dumps(state), "utf-8")
+        for channel in inherited:
+            channel.set_inheritable(True)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(  # noqa: S606 - ourselves, without a shell
@@ -105,8 +105,8 @@ def load_anew(staying: Staying, doors: Doors) -> NoReturn:
             {**os.environ, VARIABLE: str(staying.folder)},
         )
     except BaseException:
-        for one in inherited:
-            one.set_inheritable(False)
+        for channel in inherited:
+            channel.set_inheritable(False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise
 
@@ -128,20 +128,20 @@ def stayed() -> Staying | None:
     if not folder:
         return None
     file = Path(folder) / _FILE
-    told = json.loads(file.read_text("utf-8"))
+    state = json.loads(file.read_text("utf-8"))
     file.unlink()
     return Staying(
         folder=Path(folder),
-        secret=bytes.fromhex(told["secret"]),
-        generation=told["generation"],
-        number=told["number"],
-        restarts=told["restarts"],
-        reload=told.get("reload") or {"count": 0, "at_ms": _now_ms(), "reason": ""},
-        share=told["share"],
-        members=[_member_in(one) for one in told["members"]],
+        secret=bytes.fromhex(state["secret"]),
+        generation=state["generation"],
+        number=state["number"],
+        restarts=state["restarts"],
+        reload=state.get("reload") or {"count": 0, "at_ms": _now_ms(), "reason": ""},
+        share=state["share"],
+        members=[_member_in(member_state) for member_state in state["members"]],
         doors=[
             (Door(number, url, replace(parse_listen(url), port=port)), links)
-            for number, url, port, links in told["doors"]
+            for number, url, port, links in state["doors"]
         ],
     )
 
@@ -150,40 +150,40 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _member_out(one: Member) -> dict[str, Any]:
+def _member_out(member: Member) -> dict[str, Any]:
     now = time.monotonic()
     return {
-        "number": one.number,
-        "role": one.role.value,
-        "pid": one.pid,
-        "channel": one.channel.fileno(),
-        "serves": sorted(one.serves),
-        "generation": one.generation,
-        "since": now - one.since,
-        "ready": None if one.ready_at is None else now - one.ready_at,
-        "stage": one.stage.value,
-        "has_admin": one.has_admin,
-        "connections": one.connections,
-        "kept": one.channel.take_kept(),
+        "number": member.number,
+        "role": member.role.value,
+        "pid": member.pid,
+        "channel": member.channel.fileno(),
+        "serves": sorted(member.serves),
+        "generation": member.generation,
+        "since": now - member.since,
+        "ready": None if member.ready_at is None else now - member.ready_at,
+        "stage": member.stage.value,
+        "has_admin": member.has_admin,
+        "connections": member.connections,
+        "kept": member.channel.take_kept(),
     }
 
 
-def _member_in(told: dict[str, Any]) -> Member:
+def _member_in(member_state: dict[str, Any]) -> Member:
     now = time.monotonic()
-    channel = Channel.of(told["channel"])
+    channel = Channel.of(member_state["channel"])
     with suppress(OSError):  # it has ended meanwhile, and that is read
-        for message in told["kept"]:
+        for message in member_state["kept"]:
             channel.send(message)
     return Member(
-        number=told["number"],
-        role=Role(told["role"]),
-        pid=told["pid"],
+        number=member_state["number"],
+        role=Role(member_state["role"]),
+        pid=member_state["pid"],
         channel=channel,
-        serves=frozenset(told["serves"]),
-        generation=told["generation"],
-        since=now - told["since"],
-        ready_at=None if told["ready"] is None else now - told["ready"],
-        stage=Stage(told["stage"]),
-        has_admin=told["has_admin"],
-        connections=told["connections"],
+        serves=frozenset(member_state["serves"]),
+        generation=member_state["generation"],
+        since=now - member_state["since"],
+        ready_at=None if member_state["ready"] is None else now - member_state["ready"],
+        stage=Stage(member_state["stage"]),
+        has_admin=member_state["has_admin"],
+        connections=member_state["connections"],
     )

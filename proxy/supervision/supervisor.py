@@ -1,4 +1,4 @@
-"""The process that is there from the start to the end: it accepts, hands over, and starts what dies."""
+"""The supervisor process: it accepts connections, passes them to workers, and restarts workers that die."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Supervisor:
                 self._doors.abandon()
         if self._failure is not None:
             raise self._failure
-        told = self._processes.farewell
-        _log.info("stopped", **told)
-        say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
+        farewell = self._processes.farewell
+        _log.info("stopped", **farewell)
+        say("stopped " + " ".join(f"{name}={count}" for name, count in farewell.items()))
 
     # -- the beginning and the end ----------------------------------------------------------------
 
@@ -114,10 +114,10 @@ class Supervisor:
 
     def _take(self, url: str, left: list[tuple[Door, list[int]]], *, admin: bool = False) -> None:
         try:
-            for one in sorted(left, key=lambda one: one[0].url != url):
-                door, links = one
+            for door_links in sorted(left, key=lambda door_links: door_links[0].url != url):
+                door, links = door_links
                 if (door.number == ADMIN) is admin and (now := with_options(door, url)) is not None:
-                    left.remove(one)
+                    left.remove(door_links)
                     self._doors.take_over(now, links)
                     return
             self._doors.bind(ADMIN if admin else self._staying.next_number(), url)
@@ -155,9 +155,9 @@ class Supervisor:
     def _open(self) -> None:
         if self._processes.leaving:
             return
-        if any(one.stage is Stage.READY for one in self._processes.of(Role.WORKER)):
+        if any(member.stage is Stage.READY for member in self._processes.of(Role.WORKER)):
             self._doors.open(door.number for door in self._doors.served)
-        if any(one.has_admin for one in self._processes):
+        if any(member.has_admin for member in self._processes):
             self._doors.open([ADMIN])
 
     def _tend_host(self) -> bool:
@@ -167,21 +167,21 @@ class Supervisor:
         hosts = self._processes.of(Role.HOST)
         if not hosts:
             self._make(Role.HOST)
-        return self._told_ready or any(one.stage is Stage.READY for one in hosts)
+        return self._told_ready or any(member.stage is Stage.READY for member in hosts)
 
     def _tend_workers(self) -> bool:
         """Whether something is under way. A newcomer is ready before an old one goes, one after the other."""
         workers = self._processes.of(Role.WORKER)
-        staff = [one for one in workers if one.stage is not Stage.DRAINING]
+        staff = [member for member in workers if member.stage is not Stage.DRAINING]
         if len(staff) < self._wanted:
             for _ in range(self._wanted - len(staff)):
                 self._make(Role.WORKER)
             return True
-        if any(one.stage is Stage.STARTING for one in staff):
+        if any(member.stage is Stage.STARTING for member in staff):
             return True
         self._all_ready()
         surplus = len(staff) > self._wanted
-        old = [one for one in staff if self._is_old(one)]
+        old = [member for member in staff if self._is_old(member)]
         if not surplus and not old:
             return False
         if len(workers) > len(staff):
@@ -194,7 +194,7 @@ class Supervisor:
 
     def _tend_old_host(self) -> None:
         """Last of all: its guests wait a moment for the next one."""
-        if any(one.stage is Stage.DRAINING for one in self._processes):
+        if any(member.stage is Stage.DRAINING for member in self._processes):
             return
         for host in self._processes.of(Role.HOST):
             if not self._hosts or self._is_old(host):
@@ -272,8 +272,8 @@ class Supervisor:
         ):
             _log.error("what is new cannot start; those that were there go on", why=sentence, **facts)
             self._staying.note_reload(sentence)
-            for one in self._processes:
-                one.generation = self._staying.generation
+            for current in self._processes:
+                current.generation = self._staying.generation
             return
         self._staying.restarts += 1
         rest_s = self._backoffs[member.role].after(member, time.monotonic())
@@ -300,8 +300,8 @@ class Supervisor:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, code = found[0], os.waitstatus_to_exitcode(found[1])
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, code = reaped[0], os.waitstatus_to_exitcode(reaped[1])
                 if pid == self._trial:
                     self._tried(code)
                 else:
@@ -319,7 +319,7 @@ class Supervisor:
             processes.ends = time.monotonic() + drain_s
             if self._hosts:
                 self._turning.later(drain_s - closing_s(drain_s) * _HOST_PART, self._drain_hosts)
-            ready = [one for one in processes.of(Role.WORKER) if one.stage is Stage.READY]
+            ready = [member for member in processes.of(Role.WORKER) if member.stage is Stage.READY]
             if lame_s and ready:
                 for member in ready:
                     processes.tell(member, {"leave": True})

@@ -1,4 +1,4 @@
-"""Whether the program starts as it is now, seen before a supervisor becomes it."""
+"""A test start of the current program, before the supervisor re-executes itself as that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocols.adapter import parse_listen
-from protocols.finding import load_for
+from protocols.schemes import load_for
 from proxy.app import build
 from proxy.config.handover import TRIAL
 from proxy.tls.door_tls import door_urls

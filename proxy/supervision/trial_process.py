@@ -1,4 +1,4 @@
-"""What a supervisor does before it becomes another program: see whether that starts, and take its ports."""
+"""The supervisor's side of a trial: it runs the test start, and binds new addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from proxy.config.handover import TRIAL
-from proxy.reload.reading import reason_told
+from proxy.reload.settings_process import reason_told
 from proxy.supervision.doors import Doors, with_options
 from proxy.supervision.replacement import SETTINGS, Staying
 from proxy.tls.door_tls import door_urls
@@ -72,10 +72,10 @@ def bind_anew(doors: Doors, staying: Staying) -> str:
     bound: list[int] = []
     try:
         for url in door_urls(settings):
-            here = sorted(left, key=lambda one: one.url != url)
-            found = next((one for one in here if with_options(one, url) is not None), None)
-            if found is not None:
-                left.remove(found)
+            here = sorted(left, key=lambda door: door.url != url)
+            chosen = next((door for door in here if with_options(door, url) is not None), None)
+            if chosen is not None:
+                left.remove(chosen)
                 continue
             number = staying.next_number()
             doors.bind(number, url)

@@ -1,4 +1,4 @@
-"""What a process does that was made by the supervisor: it serves until it is told to end."""
+"""The work of a child process of the supervisor: it serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -62,13 +62,15 @@ def work(settings: Settings, post: Post) -> int:
 def settings_at(settings: Settings, post: Post) -> Settings:
     """The settings as they are for one process: with the ports that were chosen, and where the broker is."""
     own = copy.copy(settings)
-    told: dict[str, object] = {"listen": tuple(_url(listen) for listen in post.listens) or settings.listen}
-    told["share_broker"] = post.share
+    overrides: dict[str, object] = {
+        "listen": tuple(_url(listen) for listen in post.listens) or settings.listen
+    }
+    overrides["share_broker"] = post.share
     if post.admin:
-        told["admin"] = post.admin
+        overrides["admin"] = post.admin
     if post.broker:
-        told["broker"] = post.broker
-    own.__dict__.update(told)
+        overrides["broker"] = post.broker
+    own.__dict__.update(overrides)
     return own
 
 

@@ -1,1 +1,1 @@
-"""Certificates of doors: those of the settings, and those that a gateway makes for itself."""
+"""Certificates of doors: those of the settings, and the self-signed one."""

@@ -1,4 +1,4 @@
-"""TLS of doors whose address does not speak of it, and the certificate that doors show."""
+"""TLS for doors whose address does not configure it, and the certificate that doors present."""
 
 from __future__ import annotations
 

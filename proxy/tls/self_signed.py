@@ -1,9 +1,9 @@
-"""A certificate that a gateway makes for itself at its first start, for clients that do not look at it.
+"""The self-signed certificate that a gateway creates at its first start, for clients that verify none.
 
-The official clients speak TLS unless they are told not to, and most do not verify whom they speak with. Such
-a certificate keeps out who listens, and nobody who stands in between.
+The official clients use TLS by default, and most do not verify the certificate. Such a certificate protects
+against eavesdropping but not against a man in the middle.
 
-It is made by a program of its own: what makes certificates stays in memory, and is needed once.
+A program of its own creates it, because the library for certificates would stay in memory and is needed once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Spans through a message's whole way, for OpenTelemetry, when `tracing.enabled` says so.
+"""OpenTelemetry spans for the whole way of a message, if `tracing.enabled` is set.
 
-Nothing of OpenTelemetry is imported unless tracing is on, and then only in this folder: the processor
-that makes spans takes the place of the plain one when the house is built, so that a gateway without
-tracing pays nothing.
+OpenTelemetry is imported only if tracing is enabled, and only in this package: the processor that makes spans
+replaces the plain one when the gateway is built, so that a gateway without tracing pays nothing.
 """

@@ -1,4 +1,4 @@
-"""The contexts that messages carry."""
+"""Trace contexts in the properties of messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SYSTEM_BYTES = 2048
 
 def context_of(properties: bytes) -> str:
     """The context that a stored message carries, as text; empty where it has none."""
-    found = find_property(properties, _TRACE_CONTEXT)
-    if found is None:
-        found = find_property(properties, _TRACEPARENT.encode())
-    return found.decode("ascii", "replace") if found is not None else ""
+    text = find_property(properties, _TRACE_CONTEXT)
+    if text is None:
+        text = find_property(properties, _TRACEPARENT.encode())
+    return text.decode("ascii", "replace") if text is not None else ""
 
 
 def parsed(texts: Iterable[str]) -> list[SpanContext]:
     """Those of them that are contexts."""
-    return [found for text in texts if (found := parse_traceparent(text)) is not None]
+    return [parent for text in texts if (parent := parse_traceparent(text)) is not None]
 
 
 def carried(message: Message) -> str:
@@ -57,5 +57,5 @@ def id_of(message: StoredMessage) -> str:
 
 def id_in(properties: bytes) -> str:
     """`id_of` the message with this block of properties."""
-    found = find_property(properties, _UNIQ_KEY)
-    return found.decode("utf-8", "replace") if found is not None else ""
+    text = find_property(properties, _UNIQ_KEY)
+    return text.decode("utf-8", "replace") if text is not None else ""

@@ -1,7 +1,7 @@
-"""Contexts of messages that this process has not delivered: read from the messages, which carry them.
+"""Trace contexts of messages that this process has not delivered, read from the stored messages.
 
-Only for spans, so it is bounded: so many messages, and for so long; what is not found by then, or cannot
-be read any more, has no link. Messages of lite topics are not found: their receipts name places in an index.
+It serves spans only, so it is bounded in messages and time; a context that is not found by then has no link.
+Messages of lite topics are not found: their receipts name places in an index.
 """
 
 from __future__ import annotations
@@ -95,12 +95,14 @@ async def _at(broker: Broker, context: Context, place: Place) -> str:
         )
     except GatewayError:
         return ""
-    return next((context_of(one.properties) for one in pulled.messages if one.offset == place[3]), "")
+    return next(
+        (context_of(message.properties) for message in pulled.messages if message.offset == place[3]), ""
+    )
 
 
 async def _of(broker: Broker, context: Context, topic: str, message_id: str) -> str:
     try:
-        found = await broker.find_by_id(context, topic, message_id)
+        messages = await broker.find_by_id(context, topic, message_id)
     except GatewayError:
         return ""
-    return context_of(found[-1].properties) if found else ""
+    return context_of(messages[-1].properties) if messages else ""

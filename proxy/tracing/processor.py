@@ -1,4 +1,4 @@
-"""The processor with a span around what it does, and its broker with one around each store."""
+"""The processor and the broker with spans around their operations."""
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ class _Storing:
             return await self._broker.change_invisible(
                 context, topic, group, receipt, invisible_ms, suspend=suspend
             )
-        what = "renew" if invisible_ms else "release"
-        with self._spans.settling(what, context, topic, group, (receipt,)) as span:
+        operation = "renew" if invisible_ms else "release"
+        with self._spans.settling(operation, context, topic, group, (receipt,)) as span:
             span.set_attribute("popgate.invisible_ms", invisible_ms)
             newer = await self._broker.change_invisible(
                 context, topic, group, receipt, invisible_ms, suspend=suspend

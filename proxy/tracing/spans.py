@@ -1,9 +1,9 @@
-"""The spans of a message's way, as OpenTelemetry's semantic conventions for messaging have them.
+"""The spans of a message's way, according to OpenTelemetry's semantic conventions for messaging.
 
 A producer's context is continued: that of its call (`traceparent` in the metadata), or that of the
 message itself: `trace_context`, or the user property `traceparent` that OpenTelemetry's propagators write.
-A message that has none gets that of the span that stored it. Who receives, acknowledges or gives up
-messages does so on a trace of its own, linked to theirs; so does the gateway with what it does by itself.
+A message without one gets that of the span that stored it. Receives, acknowledgements and moves to
+the dead letters have traces of their own, linked to those of the messages; so have the gateway's own actions.
 
 Attributes are ids, names, counts and sizes; never bodies, properties or keys.
 """
@@ -57,11 +57,11 @@ class Spans:
     def sending(self, context: Context, messages: Sequence[Message]) -> Iterator[Span]:
         """The send of a producer; its messages carry on its context, or that of this span."""
         texts = [carried(message) for message in messages]
-        told = parsed(texts[:_MOST_LINKS])
+        sent_contexts = parsed(texts[:_MOST_LINKS])
         caller = parse_traceparent(context.traceparent)
-        parent, links = caller, told
-        if parent is None and len(messages) == 1 and told:
-            parent, links = told[0], []
+        parent, links = caller, sent_contexts
+        if parent is None and len(messages) == 1 and sent_contexts:
+            parent, links = sent_contexts[0], []
         topic = messages[0].topic if messages else ""
         attributes = _attributes("send", "send", topic, context)
         if len(messages) == 1:
@@ -108,7 +108,7 @@ class Spans:
         group: str,
         messages: Sequence[StoredMessage],
         began_ns: int,
-        what: str = "receive",
+        operation: str = "receive",
     ) -> None:
         """A receive that was answered with messages, told afterwards: most receives wait and find none.
 
@@ -121,7 +121,7 @@ class Spans:
                 texts.append(text)
             if message.receipt:
                 self._remember(message.receipt, text)
-        attributes = _attributes(what, "receive", topic, context, group)
+        attributes = _attributes(operation, "receive", topic, context, group)
         attributes["messaging.batch.message_count"] = len(messages)
         if len(messages) == 1:
             (message,) = messages
@@ -129,7 +129,7 @@ class Spans:
             attributes["messaging.message.body.size"] = len(message.body)
             attributes["popgate.message.attempt"] = message.attempt
         span = self._start(
-            f"{what} {topic}",
+            f"{operation} {topic}",
             SpanKind.CONSUMER,
             attributes,
             parse_traceparent(context.traceparent),
@@ -141,7 +141,7 @@ class Spans:
     @contextmanager
     def settling(
         self,
-        what: str,
+        operation: str,
         context: Context,
         topic: str,
         group: str,
@@ -154,11 +154,11 @@ class Spans:
         `said`: what the client says of the only one of them, or of the last.
         """
         known = (self._contexts.get(receipt, "") for receipt in receipts[:_MOST_LINKS])
-        attributes = _attributes(what, "settle", topic, context, group)
+        attributes = _attributes(operation, "settle", topic, context, group)
         attributes["messaging.batch.message_count"] = len(receipts)
         attributes |= _said(said)
         parent = parse_traceparent(context.traceparent)
-        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, parsed(known)) as span:
+        with self._span(f"{operation} {topic}", SpanKind.CLIENT, attributes, parent, parsed(known)) as span:
             yield span
 
     def unknown(self, receipts: Iterable[str]) -> list[str]:
@@ -167,8 +167,8 @@ class Spans:
 
     def link(self, span: Span, texts: Iterable[str]) -> None:
         """Link a span to contexts that were found out while it lasted."""
-        for one in parsed(texts):
-            span.add_link(one)
+        for span_context in parsed(texts):
+            span.add_link(span_context)
 
     def link_later(self, span: Span, find: Finding) -> None:
         """Link a span of this class to what `find` finds once it is over: its request is not held up.
@@ -223,19 +223,19 @@ class Spans:
 
     @contextmanager
     def asking(
-        self, what: str, context: Context, topic: str, message_id: str = "", trace_context: str = ""
+        self, operation: str, context: Context, topic: str, message_id: str = "", trace_context: str = ""
     ) -> Iterator[Span]:
         """Another request about a message: commit, rollback, recall, a receive that is refused.
 
         `trace_context`: as the request itself has it; continued like that of its call, or linked beside it.
         """
-        attributes = _attributes(what, "settle", topic, context)
+        attributes = _attributes(operation, "settle", topic, context)
         if message_id:
             attributes["messaging.message.id"] = message_id
         parent, links = parse_traceparent(context.traceparent), parsed((trace_context,))
         if parent is None and links:
             parent = links.pop()
-        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, links) as span:
+        with self._span(f"{operation} {topic}", SpanKind.CLIENT, attributes, parent, links) as span:
             yield span
 
     def refused(
@@ -245,12 +245,12 @@ class Spans:
         group: str,
         error: GatewayError,
         began_ns: int,
-        what: str = "receive",
+        operation: str = "receive",
     ) -> None:
         """A receive or a pull that failed."""
-        attributes = _attributes(what, "receive", topic, context, group)
+        attributes = _attributes(operation, "receive", topic, context, group)
         parent = parse_traceparent(context.traceparent)
-        span = self._start(f"{what} {topic}", SpanKind.CONSUMER, attributes, parent, [], began_ns)
+        span = self._start(f"{operation} {topic}", SpanKind.CONSUMER, attributes, parent, [], began_ns)
         fail(span, error)
         span.end()
 
@@ -326,7 +326,7 @@ class Spans:
             context=above,
             kind=kind,
             attributes=attributes,
-            links=[Link(one) for one in links],
+            links=[Link(span_context) for span_context in links],
             start_time=time.time_ns() if began_ns is None else began_ns,
         )
 
@@ -338,7 +338,7 @@ def fail(span: Span, error: GatewayError) -> None:
 
 
 def _attributes(name: str, kind: str, topic: str, context: Context, group: str = "") -> Told:
-    told: Told = {
+    attributes: Told = {
         "messaging.system": "rocketmq",
         "messaging.operation.name": name,
         "messaging.operation.type": kind,
@@ -348,16 +348,16 @@ def _attributes(name: str, kind: str, topic: str, context: Context, group: str =
         "popgate.door": context.door,
     }
     if group:
-        told["messaging.consumer.group.name"] = group
-    return told
+        attributes["messaging.consumer.group.name"] = group
+    return attributes
 
 
 def _said(said: Said) -> Told:
     said = said.bounded()
-    told: Told = {
+    attributes: Told = {
         "messaging.message.id": said.message_id,
         "popgate.message.lite_topic": said.lite_topic,
         "popgate.message.attempt": said.attempt,
         "popgate.message.max_attempts": said.max_attempts,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in attributes.items() if value}

@@ -1,4 +1,4 @@
-"""W3C trace context as text: what producers send, and what stays with a message."""
+"""W3C trace context as text, as producers send it and messages keep it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def parse_traceparent(text: str) -> SpanContext | None:
     """
     if not text or len(text) > _LONGEST:
         return None
-    found = _FORM.fullmatch(text.strip())
-    if found is None:
+    matched = _FORM.fullmatch(text.strip())
+    if matched is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = matched.groups()
     if version == "ff" or (version == "00" and more):
         return None
     made = SpanContext(

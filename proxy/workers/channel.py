@@ -1,7 +1,7 @@
-"""The way between supervisor and worker: short messages in JSON, one descriptor with each at most.
+"""The channel between supervisor and worker: short JSON messages, each with at most one descriptor.
 
-A pair of sockets that keep messages apart; when one side is gone, the other reads the end. Both sides
-are one program, so what comes is not checked beyond its form.
+It is a pair of sockets that preserve message boundaries; when one side is closed, the other reads the end.
+Both sides are the same program, so messages are checked for their form only.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return Channel(one), Channel(other)
+        first, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(first), Channel(other)
 
     @staticmethod
     def of(descriptor: int) -> Channel:
@@ -56,7 +56,7 @@ class Channel:
 
     def take_kept(self) -> list[dict[str, Any]]:
         """Messages that could not be written, for whoever goes on with this end."""
-        kept = [json.loads(one) for one in self._kept]
+        kept = [json.loads(text) for text in self._kept]
         self._kept.clear()
         return kept
 
@@ -95,9 +95,9 @@ class Channel:
         descriptor = -1
         for level, kind, packed in beside:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                found = array.array("i")
-                found.frombytes(packed[: len(packed) - len(packed) % found.itemsize])
-                descriptor = found[0] if found else -1
+                descriptors = array.array("i")
+                descriptors.frombytes(packed[: len(packed) - len(packed) % descriptors.itemsize])
+                descriptor = descriptors[0] if descriptors else -1
         message: dict[str, Any] = json.loads(data)
         return message, descriptor
 

@@ -1,7 +1,7 @@
-"""What processes counted that are no more: a sum over processes must not fall when one of them ends.
+"""The counters of processes that have ended: a sum over processes must not decrease when one of them ends.
 
-Each keeps its counters in a file of its own, written when it is asked for them and when it ends; its
-supervisor adds the file of one that is gone to those of all before it.
+Each process keeps its counters in a file, written when they are requested and when it ends; the supervisor
+adds the file of an ended process to the total of all earlier ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from proxy.metrics.adding import Sum
+from proxy.metrics.merged_scrapes import Sum
 
 _PAST = "counts-past"
 _MOST_REMEMBERED = 256
@@ -33,22 +33,22 @@ def add_to_past(folder: Path, number: int) -> None:
     total = Sum()
     total.add(before)
     total.add(text)
-    remembered = " ".join(str(one) for one in [*numbers, number][-_MOST_REMEMBERED:])
+    remembered = " ".join(str(past_number) for past_number in [*numbers, number][-_MOST_REMEMBERED:])
     _write(folder / _PAST, f"{remembered}\n{total.text()}")
     with contextlib.suppress(FileNotFoundError):
         _own(folder, number).unlink()
 
 
-def added(folder: Path, told: dict[int, str], extra: Iterable[str] = ()) -> str:
+def added(folder: Path, texts: dict[int, str], extra: Iterable[str] = ()) -> str:
     """The sum of what the living told, by their numbers, and what the others counted before.
 
     In this order nobody is counted twice or left out who ends meanwhile: first the living were asked, then
     the files of single ones are read, then that of the past, which tells whom it has.
     """
-    files = {number: text for number, text in _files(folder) if number not in told}
+    files = {number: text for number, text in _files(folder) if number not in texts}
     numbers, past = _past(folder)
     total = Sum()
-    for number, text in (*told.items(), *files.items()):
+    for number, text in (*texts.items(), *files.items()):
         if number not in numbers:
             total.add(text)
     total.add(past)
@@ -70,7 +70,7 @@ def _past(folder: Path) -> tuple[list[int], str]:
         head, _, text = (folder / _PAST).read_text("utf-8").partition("\n")
     except FileNotFoundError:
         return [], ""
-    return [int(one) for one in head.split()], text
+    return [int(word) for word in head.split()], text
 
 
 def _own(folder: Path, number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Who serves: the processes of a gateway, as their supervisor sees them."""
+"""The processes of a gateway, as their supervisor sees them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Member:
 
     def took(self, last: int) -> None:
         """It has the connections up to this number: they are its own business now."""
-        for number in [one for one in self.handed if one <= last]:
+        for number in [number for number in self.handed if number <= last]:
             os.close(self.handed.pop(number)[1])
 
     def facts(self) -> dict[str, Any]:
@@ -134,9 +134,14 @@ def choose(members: Iterable[Member], door: int) -> list[Member]:
 
     Last come those that may hang.
     """
-    fit = [one for one in members if one.stage is Stage.READY and door in one.serves and not one.gone]
+    fit = [
+        member
+        for member in members
+        if member.stage is Stage.READY and door in member.serves and not member.gone
+    ]
     return sorted(
-        [one for one in fit if not one.full], key=lambda one: (one.silent, one.connections, one.turn)
+        [member for member in fit if not member.full],
+        key=lambda member: (member.silent, member.connections, member.turn),
     )
 
 
@@ -145,19 +150,25 @@ def choose_for_admin(members: Iterable[Member]) -> list[Member]:
 
     Mostly the same one: some figures are looked at piece by piece.
     """
-    fit = [one for one in members if one.has_admin and not one.gone]
+    fit = [member for member in members if member.has_admin and not member.gone]
     stages = (Stage.READY, Stage.STARTING, Stage.DRAINING)
     return sorted(
-        fit, key=lambda one: (one.silent, stages.index(one.stage), one.role is not Role.HOST, one.number)
+        fit,
+        key=lambda member: (
+            member.silent,
+            stages.index(member.stage),
+            member.role is not Role.HOST,
+            member.number,
+        ),
     )
 
 
 def state_of(members: Sequence[Member], *, leaving: bool) -> str:
     """The gateway's state: it is ready while one of its workers is."""
-    workers = [one for one in members if one.role is Role.WORKER]
+    workers = [member for member in members if member.role is Role.WORKER]
     if leaving:
         return "draining"
-    return "ready" if any(one.stage is Stage.READY for one in workers) else "starting"
+    return "ready" if any(member.stage is Stage.READY for member in workers) else "starting"
 
 
 class Backoff:

@@ -1,7 +1,7 @@
-"""Answers of the admin port that are put together from all processes of the gateway.
+"""Responses of the admin port that are merged from all processes of the gateway.
 
-Facts of the broker any of them knows. Of clients and of what was counted each knows its own: the one
-that is asked asks the others, on the sockets in the private folder, and makes one answer of all.
+Any process can answer for the broker. Clients and counters are known to each process separately: the process
+that receives the request asks the others, on the sockets in the private folder, and merges the responses.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class Together:
         """The sum over all processes. `own`: what this one counts."""
         roster = self._roster
         parts, silent = await ask_others(roster, "GET", "/metrics")
-        told = {part.number: part.body.decode("utf-8", "replace") for part in parts if part.status == 200}
-        told[roster.number] = own.decode()
-        text = await asyncio.to_thread(added, roster.folder, told, [self._of_crew(silent)])
+        texts = {part.number: part.body.decode("utf-8", "replace") for part in parts if part.status == 200}
+        texts[roster.number] = own.decode()
+        text = await asyncio.to_thread(added, roster.folder, texts, [self._of_crew(silent)])
         return text.encode()
 
     def _of_crew(self, silent: int) -> str:
-        told = {
+        figures = {
             "popgate_ready": self._roster.state == "ready",
             "popgate_workers": self._roster.serving(),
             "popgate_workers_silent": silent,
@@ -101,7 +101,7 @@ class Together:
         }
         return "".join(
             f"# HELP {name} {SPECS[name].about}\n# TYPE {name} {SPECS[name].kind}\n{name} {float(value)}\n"
-            for name, value in told.items()
+            for name, value in figures.items()
         )
 
 
@@ -113,12 +113,12 @@ def _usefulness(part: Part) -> int:
 def _clients(own: Facts, others: Sequence[Facts]) -> Facts:
     """A client may have connections to two of them: it is told once, as the one with its stream knows it."""
     known: dict[str, Facts] = {}
-    for one in [one for facts in (own, *others) for one in facts.get("clients", ())]:
-        before = known.get(one["client_id"])
-        if before is None or (one.get("connected") and not before.get("connected")):
-            known[one["client_id"]] = one
+    for client in [client for facts in (own, *others) for client in facts.get("clients", ())]:
+        before = known.get(client["client_id"])
+        if before is None or (client.get("connected") and not before.get("connected")):
+            known[client["client_id"]] = client
     left_out = sum(facts["count"] - len(facts["clients"]) for facts in (own, *others) if "clients" in facts)
-    shown = sorted(known.values(), key=lambda one: str(one["client_id"]))[:_MOST_CLIENTS]
+    shown = sorted(known.values(), key=lambda client: str(client["client_id"]))[:_MOST_CLIENTS]
     return {**own, "clients": shown, "count": len(known) + left_out}
 
 
@@ -143,11 +143,11 @@ _WORST = ("numbers_unkept",)
 
 
 def _cluster(own: Facts, others: Sequence[Facts]) -> Facts:
-    told = dict(own["gateway"])
+    gateway = dict(own["gateway"])
     for name in _PER_PROCESS:
-        if name in told:
-            told[name] += sum(facts.get("gateway", {}).get(name, 0) for facts in others)
+        if name in gateway:
+            gateway[name] += sum(facts.get("gateway", {}).get(name, 0) for facts in others)
     for name in _WORST:
-        if name in told:
-            told[name] = max([told[name], *(facts.get("gateway", {}).get(name, 0) for facts in others)])
-    return {**own, "gateway": told}
+        if name in gateway:
+            gateway[name] = max([gateway[name], *(facts.get("gateway", {}).get(name, 0) for facts in others)])
+    return {**own, "gateway": gateway}

@@ -1,4 +1,6 @@
-"""One of several processes of a gateway: what it is handed and told, and what it tells."""
+"""The worker's side of a gateway with several processes: the connections and messages it gets, and what it
+reports.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from protocols.accepting import Adopt
 from protocols.adapter import Listen
+from protocols.handed_connections import Adopt
 from proxy.lifetime.end_signals import Ending
 from proxy.logs import logger
 from proxy.metrics import Metrics
-from proxy.metrics.adding import lasting
+from proxy.metrics.merged_scrapes import lasting
 from proxy.workers import counts
 from proxy.workers.crew import ADMIN, Post, Role
 from proxy.workers.joint_answers import Together, from_outside
@@ -59,7 +61,7 @@ class _Connection(socket.socket):
 
 
 class _Handed:
-    """The connections of one door: a `protocols.accepting.Listener`."""
+    """The connections of one door: a `protocols.handed_connections.Listener`."""
 
     def __init__(self, port: int, over: Callable[[], None]) -> None:
         self._port = port
@@ -228,22 +230,22 @@ class Membership:
             _log.error("the supervisor is gone: this process drains and ends")
             self._ending.begin()
 
-    def _heard(self, ending: Ending, told: dict[str, Any], descriptor: int) -> None:
-        if "door" in told:
-            self._take(told["door"], told.get("number", 0), descriptor)
-        elif "alive" in told:
+    def _heard(self, ending: Ending, message: dict[str, Any], descriptor: int) -> None:
+        if "door" in message:
+            self._take(message["door"], message.get("number", 0), descriptor)
+        elif "alive" in message:
             self.tell({"alive": True})
-        elif "admin" in told:
+        elif "admin" in message:
             self._left_admin.set()
-        elif "crew" in told:
-            self.roster.hear(told["crew"])
-        elif "drain" in told:
-            self._told_alone = self._told_alone or told.get("alone", False)
-            self.ends = told.get("ends")
+        elif "crew" in message:
+            self.roster.hear(message["crew"])
+        elif "drain" in message:
+            self._told_alone = self._told_alone or message.get("alone", False)
+            self.ends = message.get("ends")
             ending.begin()
-        elif "leave" in told:
+        elif "leave" in message:
             self.on_leave()
-        elif "stop" in told:
+        elif "stop" in message:
             ending.cut()
 
     def _take(self, door: int, number: int, descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""A process of the gateway asks the others for their part of an answer."""
+"""Requests from one process of the gateway to the others for their part of a response."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Part:
     def facts(self) -> dict[str, Any]:
         """The body as JSON; empty for what is none."""
         try:
-            told = json.loads(self.body)
+            facts = json.loads(self.body)
         except ValueError:
             return {}
-        return told if isinstance(told, dict) else {}
+        return facts if isinstance(facts, dict) else {}
 
 
 async def ask_others(

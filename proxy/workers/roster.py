@@ -1,4 +1,4 @@
-"""What a worker knows of the others, told by the supervisor."""
+"""A worker's knowledge of the other processes, as the supervisor reports it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ class Roster:
     def __repr__(self) -> str:
         return f"<Roster {self.state} {len(self.members)}>"
 
-    def hear(self, told: Mapping[str, Any]) -> None:
-        self.state = told["state"]
-        self.restarts = told["restarts"]
-        self.reload = told.get("reload", {})
-        self.members = told["members"]
+    def hear(self, facts: Mapping[str, Any]) -> None:
+        self.state = facts["state"]
+        self.restarts = facts["restarts"]
+        self.reload = facts.get("reload", {})
+        self.members = facts["members"]
 
     def others(self) -> list[int]:
         """Those that answer, but this one."""
         return [
-            one["number"] for one in self.members if one["number"] != self.number and one.get("admin", False)
+            member["number"]
+            for member in self.members
+            if member["number"] != self.number and member.get("admin", False)
         ]
 
     def serving(self) -> int:
         """Workers that serve."""
-        return sum(one["role"] == "worker" and one["state"] == "ready" for one in self.members)
+        return sum(member["role"] == "worker" and member["state"] == "ready" for member in self.members)

@@ -27,11 +27,11 @@ from typing import Any
 
 import pytest
 
-from popgate.testing.driving import LONGEST_RUN_S, Driver, Facts
+from popgate.testing.client_programs import LONGEST_RUN_S, Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locked, made_once, run_tool
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing

@@ -25,11 +25,11 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.client_programs import Driver, Facts
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import shared_rocketmq
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.classic.conftest import ALL, CLUSTER, EMBEDDED, PATIENT, call_admin, command_of, missing
 from tests.support.waiting import PATIENCE_S

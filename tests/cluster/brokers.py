@@ -11,7 +11,7 @@ from brokers.remote.metadata.config_codec import group_body, topic_fields
 from popgate.errors import PeerWireError
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.rocketmq import JavaServer, RocketMQ
-from popgate.testing.rocketmq.asking import addresses_known, ask
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.fastjson import loads
 from tests.cluster.load import until

@@ -8,7 +8,7 @@ import pytest
 
 from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
-from popgate.testing.rocketmq.asking import addresses_known
+from popgate.testing.rocketmq.requests import addresses_known
 from tests.cluster.brokers import configure, end_of, make_at, wipe_write_permission
 from tests.cluster.load import PATIENT, Load, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
-from popgate.testing.rocketmq.asking import addresses_known
+from popgate.testing.rocketmq.requests import addresses_known
 from tests.cluster.brokers import register_now
 from tests.cluster.load import PATIENT, Load, until
 

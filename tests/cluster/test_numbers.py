@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from popgate.testing import CREATE_ON_USE, running_gateway
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.client_programs import Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.remoting import RemotingClient

@@ -11,7 +11,7 @@ import pytest
 
 from popgate.ids.message_id import decode_offset_message_id
 from popgate.testing import CREATE_ON_USE, running_gateway
-from popgate.testing.driving import LONGEST_RUN_S, Driver, Facts
+from popgate.testing.client_programs import LONGEST_RUN_S, Driver, Facts
 from popgate.testing.made import Missing
 from popgate.testing.remoting import RemotingClient
 from popgate.testing.rocketmq import RocketMQ

@@ -13,7 +13,7 @@ import pytest
 
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.grpc.pb import definition_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
-from popgate.testing.rocketmq.asking import addresses_known, ask
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.bodies.heartbeats import ConsumerConnection, decode_producer_connections
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.grpc.pb import definition_pb2 as pb

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import pytest
 
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.client_programs import Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from tests.conformance.drivers import CLIENTS, TABLE, command_of

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from popgate.testing.driving import Facts
+from popgate.testing.client_programs import Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
 from tests.conformance.drivers import CLUSTER, EMBEDDED

@@ -55,7 +55,7 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.testing import MovableClock
-from popgate.testing.rocketmq.fetching import chosen_version
+from popgate.testing.rocketmq.downloads import chosen_version
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.replicas.books import RocketMQBooks
 from tests.support.versions import is_before, lacks

@@ -11,9 +11,9 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerUnavailable, Fault, GatewayError, GroupNotFound, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of, close_idle
+from popgate.spark.connections import client_of, close_idle
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.options import read_source_options
+from popgate.spark.options.source_options import read_source_options
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.papers import Papers
 from popgate.wire.frames.codes import ResponseCode

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from brokers.channel import Channel
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from brokers.shared.codec.calls import CALLS, DONE, FAILED, LEFT, decode, encode
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.codec.kinds import Sink, Source

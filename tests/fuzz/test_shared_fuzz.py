@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import BrokerAnswer, Relayed
+from brokers.relay import BrokerAnswer, Relayed
 from brokers.shared.codec import calls
 from brokers.shared.codec.calls import CHECK, GONE, LEFT, Call, decode, encode
 from brokers.shared.codec.contexts import CONTEXT

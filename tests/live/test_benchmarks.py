@@ -18,7 +18,7 @@ from benchmarks.beside.driving import build
 from benchmarks.beside.results import Results
 from benchmarks.beside.sides import JAVA, OURS
 from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.json_syntax.fastjson import loads
 from proxy.supervision.cores import usable_cores

@@ -14,15 +14,15 @@ import time
 import pytest
 
 from popgate.testing.made import Missing
-from popgate.testing.rocketmq.asking import addresses_known
-from popgate.testing.rocketmq.fetching import chosen_version, jars
+from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.ports import is_open
+from popgate.testing.rocketmq.requests import addresses_known
 from popgate.testing.rocketmq.shared import FOLDER_VARIABLE
 
 JAVA = """#!{python}
 import json, socket, sys
 from pathlib import Path
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import RemotingWire
 

@@ -27,7 +27,7 @@ from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 from proxy.app import App, build
 from proxy.config.loader import load_settings
-from proxy.tracing import exporting
+from proxy.tracing import exporter as exporter_module
 from proxy.tracing.processor import TracedProcessor
 from tests.support.needed import needed_rocketmq
 from tests.support.waiting import PATIENCE_S
@@ -46,7 +46,7 @@ def rocketmq() -> Iterator[SharedRocketMQ]:
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr(exporting, "make_exporter", lambda _endpoint, _timeout_s: exporter)
+    monkeypatch.setattr(exporter_module, "make_exporter", lambda _endpoint, _timeout_s: exporter)
     return exporter
 
 

@@ -40,7 +40,7 @@ from popgate.wire.messages.records import decode_records
 from processors.limits import Limits
 from processors.observer import DoorSums
 from processors.requests import Pull, Receive
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.holdings import all_held
 from protocols.remoting.mapped.offsets import VIRTUAL, beginning
 from protocols.remoting.requests import DoorHouse, Request

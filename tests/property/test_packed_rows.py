@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from popgate.errors import BrokerBusy, BrokerTimeout, GatewayError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark import sending
-from popgate.spark.encoding import Encoder
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.identities import Identity
-from popgate.spark.messages import Outgoing, PackedRows
-from popgate.spark.sending import Sender
-from popgate.spark.sink_options import SinkOptions, read_sink_options
+from popgate.spark.options.sink_options import SinkOptions, read_sink_options
+from popgate.spark.write import sender as sender_module
+from popgate.spark.write.encoder import Encoder
+from popgate.spark.write.message_ids import Identity
+from popgate.spark.write.outgoing_rows import Outgoing, PackedRows
+from popgate.spark.write.sender import Sender
 from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.routes import QueueData, TopicRoute
 from popgate.wire.messages.batches import decode_batch
@@ -232,7 +232,7 @@ def test_they_are_sent_the_same_way(
     made = [plain(rows, *names_) for rows, names_ in told]
     options = read_sink_options({"endpoints": "a:1", **given_})
     sends = []
-    held, sending._MOST_HELD = sending._MOST_HELD, most_held
+    held, sender_module._MOST_HELD = sender_module._MOST_HELD, most_held
     try:
         for packed in (False, True):
             gateway = Gateway(failures, topics, compacted=compacted)
@@ -245,5 +245,5 @@ def test_they_are_sent_the_same_way(
                 assert sender.finish() == sum(rows for rows, _ in told)
             sends.append(gateway.sends)
     finally:
-        sending._MOST_HELD = held
+        sender_module._MOST_HELD = held
     assert sends[0] == sends[1]

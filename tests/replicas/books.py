@@ -15,8 +15,8 @@ from typing import Any
 
 from brokers.remote.settle.ack_batcher import real_topic
 from popgate.ids.receipt import parse_receipt
-from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.testing.rocketmq.plans import CLUSTER_NAME, MASTER
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.fastjson import loads
 from popgate.wire.messages.records import decode_records

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.client_programs import Driver, Facts
 from tests.classic.conftest import command_of as classic_command_of
 from tests.conformance.drivers import command_of
 from tests.crash.records import Send

@@ -31,7 +31,7 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
 from protocols.adapter import House, parse_listen
-from protocols.finding import make_adapter
+from protocols.schemes import make_adapter
 from tests.support.waiting import until, wait_until
 
 

@@ -30,8 +30,8 @@ from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
-from protocols.finding import make_adapter
 from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.schemes import make_adapter
 from tests.support.waiting import PATIENCE_S, until
 
 START_S = 240.0

@@ -22,7 +22,7 @@ from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import PATIENT, Missing, RocketMQ
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.needed import missing, needed_rocketmq
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -95,8 +95,8 @@ def test_what_is_sent_to_executors_can_be_imported(tmp_path: Path) -> None:
     write_connector(archive)
     program = (
         f"import sys; sys.path.insert(0, {str(archive)!r})\n"
-        "import popgate.spark.reading, popgate.spark.source, popgate.spark.writing\n"
-        "print(popgate.spark.writing.__file__)\n"
+        "import popgate.spark.read.partition_reader, popgate.spark.source, popgate.spark.write.write_task\n"
+        "print(popgate.spark.write.write_task.__file__)\n"
     )
     command = [sys.executable, "-c", program]
     ran = subprocess.run(

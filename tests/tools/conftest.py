@@ -30,7 +30,7 @@ from popgate.ids.message_id import decode_offset_message_id
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locked, made_once, run_tool
 from popgate.testing.rocketmq import PATIENT, RocketMQ, shared_rocketmq
-from popgate.testing.rocketmq.asking import ask
+from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode
 from tests.support.needed import missing
 from tests.support.versions import described

@@ -1,4 +1,4 @@
-"""Commands of tools, passed on to the brokers that they are about: see `brokers.relaying`."""
+"""Commands of tools, passed on to the brokers that they are about: see `brokers.relay`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from brokers.relaying import (
+from brokers.relay import (
     MOST_BROKERS,
     MOST_TOLD,
     RELAYED,
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 16
 
 
 class CommandRelay(RelaysCommands):
-    """`brokers.relaying.RelaysCommands`."""
+    """`brokers.relay.RelaysCommands`."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access

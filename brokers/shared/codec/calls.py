@@ -20,7 +20,7 @@ from brokers.capabilities import (
     TellsConsumers,
 )
 from brokers.port import Directory, Offsets, Store, Transactions
-from brokers.relaying import AsksGateways
+from brokers.relay import AsksGateways
 from brokers.resets import HoldsResets
 from brokers.shared.codec.contexts import CONTEXT
 from brokers.shared.codec.errors import ERROR

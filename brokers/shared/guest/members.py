@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 from brokers.capabilities import AsksClients, ConnectedClient, GroupMember, ReplyHandler
-from brokers.relaying import MOST_COMMANDS, MOST_OF_GATEWAY, CommandHandler, Relayed
+from brokers.relay import MOST_COMMANDS, MOST_OF_GATEWAY, CommandHandler, Relayed
 from brokers.shared.codec.calls import (
     ASK_GATEWAYS,
     CONSUMERS,

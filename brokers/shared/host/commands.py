@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from brokers.relaying import (
+from brokers.relay import (
     ABOUT_CLIENTS,
     MOST_COMMANDS,
     MOST_OF_GATEWAY,

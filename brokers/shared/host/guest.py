@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from brokers.capabilities import LiteTopics, RegistersClients
 from brokers.channel import Channel
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from brokers.shared.codec.calls import CALLS, CHECK, DONE, FAILED, GONE, LEFT, decode, encode
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.host.pending_calls import House, Serving

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from brokers.capabilities import CarriesReplies, LiteGoneHandler, LiteTopics, ReplyHandler, TellsConsumers
 from brokers.port import Broker, CheckHandler
-from brokers.relaying import AsksGateways, CommandHandler, Relayed
+from brokers.relay import AsksGateways, CommandHandler, Relayed
 from brokers.shared.codec.calls import ASK_GATEWAYS, CALLS
 from brokers.shared.host.commands import Commands
 from brokers.shared.host.guest import Guest

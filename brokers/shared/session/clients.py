@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brokers.capabilities import ConnectedClient
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from brokers.shared.codec.kinds import Kind
 from brokers.shared.codec.type_hints import kind_of
 from popgate.model import Reading, StoredMessage

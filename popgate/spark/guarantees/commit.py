@@ -1,4 +1,4 @@
-"""The commit of a batch with a ledger, in the driver: all tasks are done, and told what they did."""
+"""The commit of a batch with a ledger, by the driver, after all tasks have reported their results."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 from popgate.queue_client import HalfMessage
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.halves import Visible, commit_halves, drop_halves
+from popgate.spark.guarantees.half_messages import Visible, commit_halves, drop_halves
 from popgate.spark.guarantees.ledger import Ledger, Opened
 from popgate.spark.guarantees.ownership import Ownership
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
 
 _LAST_U64: Final = (1 << 64) - 1
 _SENT_AGAIN: Final = {

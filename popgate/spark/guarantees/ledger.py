@@ -1,20 +1,21 @@
-"""The ledger of sinks: which batch of a sink is done, and where the rows of the one that is open may lie.
+"""The ledger of sinks: which batch of a sink is done, and where rows of the open batch may be stored.
 
-It is a compacted topic with one queue, so that its offsets are an order of all that happens. Of a sink it has
-four kinds of records, each superseding the one before it of its key:
+It is a compacted topic with one queue, so its offsets define a total order. A sink has four kinds of
+records, each superseding the previous one with its key:
 
-- `open`: a driver is about to write a batch. It has a token of its own, what was done before, and where
-  the queues ended before anything of the batch was sent. The last one is the sink's owner: tasks and
-  commits of any other driver fail.
+- `open`: a driver is about to write a batch. It has its own token, what was done before, and the end
+  offsets of the queues before anything of the batch was sent. The last one is the owner of the sink: tasks
+  and commits of any other driver fail.
 - `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
-- `ends`: an attempt is about to send to topics that rows name, whose queues end there. Those of all attempts
-  of a batch count, of all that open it: each queue that all of its topic have, from the least of them on, has
-  what was sent. Any other one of these topics has that from the time of the first opening on.
-- `done`: the batch with that token was written as a whole. One with another token than the last `open` has
-  is of a driver that was late, and counts for nothing.
+- `ends`: an attempt is about to send to topics that rows name, and these are their end offsets. The records
+  of all attempts of a batch count, by any driver that opened it: rows may be in each queue that all records
+  of its topic contain, from the lowest offset on. In the other queues of these topics rows may be from the
+  time of the first opening on.
+- `done`: the batch with that token was written completely. A record with another token than the last `open`
+  comes from a superseded driver, and is ignored.
 
-A driver that opens while the last batch is not done takes over its places: rows are looked for from there on.
-Whoever writes reads before and after: what came in between was written by another one at the same time.
+A driver that opens a batch while the previous attempt is unfinished takes over its offsets: it looks for rows
+from there on. Every writer reads before and after its write, to detect a concurrent writer.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from typing import Final
 
 from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of
+from popgate.spark.connections import client_of
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
 from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
 
 TAKE_OVER_S: Final = 3.0
 """So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
@@ -114,14 +115,14 @@ class Ledger:
         token = self._make_token()
 
         def begin(client: QueueClient) -> Attempt:
-            queue, found, end = self._since(client, opened)
-            self._check_whole(found, opened)
-            told = {"token": opened.token, "partition": partition, "attempt": token}
-            at = self._topic.send(client, queue, "task", told, key=f"task:{partition}")
-            found += self._topic.entries(client, queue, end, at)
-            self._check_owner(found, opened)
+            queue, entries, end = self._since(client, opened)
+            self._check_whole(entries, opened)
+            fields = {"token": opened.token, "partition": partition, "attempt": token}
+            at = self._topic.send(client, queue, "task", fields, key=f"task:{partition}")
+            entries += self._topic.entries(client, queue, end, at)
+            self._check_owner(entries, opened)
             # Whichever driver's: a compaction leaves one record, and that may be of one that was late.
-            came_before = any(each.of_task(partition) not in ("", token) for each in found)
+            came_before = any(each.of_task(partition) not in ("", token) for each in entries)
             return Attempt(partition, token, at, came_before)
 
         return self._topic.asked(begin)
@@ -132,10 +133,10 @@ class Ledger:
         def read(client: QueueClient) -> Noted:
             queue = self._topic.queue(client)
             end = self._topic.end(client, queue, opened.offset)
-            found = self._topic.entries(client, queue, opened.first_offset, end)
+            entries = self._topic.entries(client, queue, opened.first_offset, end)
             return noted(
                 self._note(each)
-                for each in found
+                for each in entries
                 if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first
             )
 
@@ -149,17 +150,17 @@ class Ledger:
         Raises SparkSourceError (LEDGER) as `check_owner`; what came in this one's place stays noted.
         """
         note = Note(attempt.partition, number, frozenset(topics), ends, attempt.offset)
-        told = {"first": opened.first, **note.encode()}
+        fields = {"first": opened.first, **note.encode()}
 
         def write(client: QueueClient) -> None:
             queue = self._topic.queue(client)
-            at = self._topic.send(client, queue, "ends", told, key=note.key)
-            found = self._topic.entries(client, queue, attempt.offset + 1, at)
+            at = self._topic.send(client, queue, "ends", fields, key=note.key)
+            entries = self._topic.entries(client, queue, attempt.offset + 1, at)
             try:
-                self._check_owner(found, opened)
-                self._check_attempt(found, opened, attempt)
+                self._check_owner(entries, opened)
+                self._check_attempt(entries, opened, attempt)
             except SparkSourceError:
-                self._restore_note(client, queue, note, found, at)
+                self._restore_note(client, queue, note, entries, at)
                 raise
 
         self._topic.asked(write)
@@ -178,27 +179,27 @@ class Ledger:
         """
 
         def check(client: QueueClient) -> int:
-            _, found, end = self._since(client, opened, begin)
-            (self._check_whole if begin is None else self._check_owner)(found, opened)
+            _, entries, end = self._since(client, opened, begin)
+            (self._check_whole if begin is None else self._check_owner)(entries, opened)
             if attempt is not None:
-                self._check_attempt(found, opened, attempt)
+                self._check_attempt(entries, opened, attempt)
             return end
 
         return self._topic.asked(check)
 
     def finish(self, opened: Opened, query: str, batch: int, rows: int, checksum: int) -> None:
         """Say that the batch is done. The driver's, when all tasks are."""
-        told = {"token": opened.token, "query": query, "batch": batch, "rows": rows, "checksum": checksum}
+        fields = {"token": opened.token, "query": query, "batch": batch, "rows": rows, "checksum": checksum}
 
         def finish(client: QueueClient) -> None:
-            queue, found, end = self._since(client, opened)
+            queue, entries, end = self._since(client, opened)
             try:
-                self._check_whole(found, opened)
-                at = self._topic.send(client, queue, "done", told)
-                found += [*self._topic.entries(client, queue, end, at), Entry(at, "done", told)]
-                self._check_owner(found, opened)
+                self._check_whole(entries, opened)
+                at = self._topic.send(client, queue, "done", fields)
+                entries += [*self._topic.entries(client, queue, end, at), Entry(at, "done", fields)]
+                self._check_owner(entries, opened)
             except SparkSourceError:
-                self._restore(client, queue, found)
+                self._restore(client, queue, entries)
                 raise
 
         self._topic.asked(finish)
@@ -214,34 +215,34 @@ class Ledger:
         """
         queue = self._topic.queue(client)
         end = self._topic.end(client, queue, opened.offset)
-        found = self._topic.entries(client, queue, opened.offset if begin is None else begin, end)
-        return queue, found, end
+        entries = self._topic.entries(client, queue, opened.offset if begin is None else begin, end)
+        return queue, entries, end
 
-    def _check_whole(self, found: list[Entry], opened: Opened) -> None:
+    def _check_whole(self, entries: list[Entry], opened: Opened) -> None:
         """Of all that is there from the opening on. Raises SparkSourceError (LEDGER)."""
-        self._check_owner(found, opened)
-        if not any(each.kind == "open" for each in found):
+        self._check_owner(entries, opened)
+        if not any(each.kind == "open" for each in entries):
             raise self._topic.made_anew("its record is not there", opened.offset)
 
-    def _restore(self, client: QueueClient, queue: QueuePlace, found: list[Entry]) -> None:
+    def _restore(self, client: QueueClient, queue: QueuePlace, entries: list[Entry]) -> None:
         """Write the owner's `done` again where one that was late is the last: a compaction leaves that."""
-        while (right := _hidden(found)) is not None:
+        while (right := _hidden(entries)) is not None:
             at = self._topic.send(client, queue, "done", right)
-            more = self._topic.entries(client, queue, found[-1].offset + 1, at)
-            found = [*found, *more, Entry(at, "done", right)]
+            more = self._topic.entries(client, queue, entries[-1].offset + 1, at)
+            entries = [*entries, *more, Entry(at, "done", right)]
 
     def _restore_note(
-        self, client: QueueClient, queue: QueuePlace, note: Note, found: list[Entry], at: int
+        self, client: QueueClient, queue: QueuePlace, note: Note, entries: list[Entry], at: int
     ) -> None:
         """Write the latest attempt's note again where `note`, which lies at `at`, took its place."""
         while True:
-            notes = [(self._note(each), each.told) for each in found if each.kind == "ends" and each.told]
+            notes = [(self._note(each), each.told) for each in entries if each.kind == "ends" and each.told]
             later = [each for each in notes if each[0].key == note.key and each[0].attempt > note.attempt]
             if not later:
                 return
-            note, told = max(later, key=lambda each: each[0].attempt)
-            begin, at = at + 1, self._topic.send(client, queue, "ends", told or {}, key=note.key)
-            found = self._topic.entries(client, queue, begin, at)
+            note, fields = max(later, key=lambda each: each[0].attempt)
+            begin, at = at + 1, self._topic.send(client, queue, "ends", fields or {}, key=note.key)
+            entries = self._topic.entries(client, queue, begin, at)
 
     def _open(self, client: QueueClient, tokens: set[str]) -> Opened:
         queue = self._topic.queue(client)
@@ -254,7 +255,7 @@ class Ledger:
             token = self._make_token()
             tokens.add(token)
             opened = _next(state, token, begins, now_ms - _SKEW_MS)
-            told = {
+            fields = {
                 "token": token,
                 "query": opened.query,
                 "batch": opened.batch,
@@ -266,7 +267,7 @@ class Ledger:
                 "first": opened.first,
                 "at": opened.first_offset,
             }
-            at = self._topic.send(client, queue, "open", told)
+            at = self._topic.send(client, queue, "open", fields)
             between = self._topic.entries(client, queue, end, at)
             if not any(each.kind in ("open", "done") and each.token not in tokens for each in between):
                 return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
@@ -286,8 +287,8 @@ class Ledger:
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
-            found = self._topic.entries(client, queue, begin, end)
-            all_opens = [each for each in found if each.kind == "open"]
+            entries = self._topic.entries(client, queue, begin, end)
+            all_opens = [each for each in entries if each.kind == "open"]
             opens = [each for each in all_opens if each.token not in own]
             if opens or begin == minimum:
                 break
@@ -296,27 +297,27 @@ class Ledger:
         if not opens or (last := opens[-1]).told is None:
             return None, end
         opened = self._opened(last)
-        for each in found:
+        for each in entries:
             if each.kind == "done" and each.offset > last.offset and each.token == opened.token:
                 return (self._done(opened, each), True), end
         return (opened, False), end
 
     def _opened(self, entry: Entry) -> Opened:
-        told = entry.told or {}
+        fields = entry.told or {}
         try:
             return Opened(
                 entry.token,
                 entry.offset,
-                _text(told["query"]),
-                number_of(told["batch"]),
-                number_of(told["rows"]),
-                number_of(told["checksum"]),
-                flat(told["begins"]),
-                number_of(told["since"]),
-                told["again"] is True,
+                _text(fields["query"]),
+                number_of(fields["batch"]),
+                number_of(fields["rows"]),
+                number_of(fields["checksum"]),
+                flat(fields["begins"]),
+                number_of(fields["since"]),
+                fields["again"] is True,
                 # Records from before there were these have none.
-                _text(told.get("first", entry.token)),
-                at if (at := number_of(told.get("at", -1))) >= 0 else entry.offset,
+                _text(fields.get("first", entry.token)),
+                at if (at := number_of(fields.get("at", -1))) >= 0 else entry.offset,
             )
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
@@ -328,28 +329,28 @@ class Ledger:
             raise self._topic.damaged(entry.offset, error) from error
 
     def _done(self, opened: Opened, entry: Entry) -> Opened:
-        told = entry.told or {}
+        fields = entry.told or {}
         try:
-            query, batch = _text(told["query"]), number_of(told["batch"])
-            rows, checksum = number_of(told["rows"]), number_of(told["checksum"])
+            query, batch = _text(fields["query"]), number_of(fields["batch"])
+            rows, checksum = number_of(fields["rows"]), number_of(fields["checksum"])
         except (KeyError, TypeError) as error:
             raise self._topic.damaged(entry.offset, error) from error
         return replace(opened, query=query, batch=batch, rows=rows, checksum=checksum)
 
-    def _check_owner(self, found: list[Entry], opened: Opened) -> None:
-        for each in found:
+    def _check_owner(self, entries: list[Entry], opened: Opened) -> None:
+        for each in entries:
             if each.kind == "open" and each.token != opened.token:
                 raise self._topic.wrong(
                     "another driver has opened a batch since this one was: this one is given up. One query at"
                     " a time writes with a sinkId, from one checkpoint"
                 )
 
-    def _check_attempt(self, found: list[Entry], opened: Opened, attempt: Attempt) -> None:
+    def _check_attempt(self, entries: list[Entry], opened: Opened, attempt: Attempt) -> None:
         if any(
             each.offset > attempt.offset
             and each.token == opened.token
             and each.of_task(attempt.partition) not in ("", attempt.token)
-            for each in found
+            for each in entries
         ):
             raise self._topic.wrong(
                 f"another attempt of task {attempt.partition} has begun since this one did: this one is given"
@@ -376,10 +377,10 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
         return {}
 
 
-def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
+def _hidden(entries: list[Entry]) -> Mapping[str, object] | None:
     """What the last opening's `done` says, where one of another driver came behind it."""
-    opens = [each for each in found if each.kind == "open"]
-    done = [each for each in found if each.kind == "done" and each.told is not None]
+    opens = [each for each in entries if each.kind == "open"]
+    done = [each for each in entries if each.kind == "done" and each.told is not None]
     if not opens or not done or done[-1].token == opens[-1].token:
         return None
     return next((each.told for each in reversed(done) if each.token == opens[-1].token), None)

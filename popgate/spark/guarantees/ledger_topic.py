@@ -1,5 +1,5 @@
-"""The topic of a ledger, and the records of one sink in it; `popgate.spark.guarantees.ledger` says of which
-kinds they are.
+"""The topic of a ledger, and the records of one sink in it; `popgate.spark.guarantees.ledger` defines their
+kinds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from popgate.errors import GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import passes
+from popgate.spark.connections import passes
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.messages.properties import KEYS, UNIQ_KEY, encode_properties, find_property
 from popgate.wire.messages.records import Record, decode_records
@@ -95,42 +95,42 @@ class LedgerTopic:
             self._rest(_END_REST_S)
         raise self.made_anew(f"it ends at {end}", behind)
 
-    def made_anew(self, what: str, at: int) -> SparkSourceError:
+    def made_anew(self, evidence: str, at: int) -> SparkSourceError:
         return self.wrong(
-            f"the ledger was made anew while a batch was written: {what}, and the batch was opened at offset"
-            f" {at}. Nothing tells what of the batch was sent: when the query is started again, with this"
-            " sinkId too, it is sent as a whole, and what was sent of it already is there twice"
+            f"the ledger was made anew while a batch was written: {evidence}, and the batch was opened at"
+            f" offset {at}. Nothing tells what of the batch was sent: when the query is started again, with"
+            " this sinkId too, it is sent as a whole, and what was sent of it already is there twice"
         )
 
     def send(
-        self, client: QueueClient, queue: QueuePlace, kind: str, told: Mapping[str, Any], *, key: str = ""
+        self, client: QueueClient, queue: QueuePlace, kind: str, fields: Mapping[str, Any], *, key: str = ""
     ) -> int:
         """The offset of the record, once it is stored."""
-        body = json.dumps({"v": _VERSION, "kind": kind, **told}, separators=(",", ":")).encode()
+        body = json.dumps({"v": _VERSION, "kind": kind, **fields}, separators=(",", ":")).encode()
         block = encode_properties({KEYS: self._prefix + (key or kind), UNIQ_KEY: uuid.uuid4().hex.upper()})
         return client.send(queue, [(body, block)], timeout_s=self._options.timeout_s).offset
 
     def entries(self, client: QueueClient, queue: QueuePlace, begin: int, end: int) -> list[Entry]:
         """Records of this sink at these offsets, in order."""
-        found = []
+        entries = []
         for record in self._records(client, queue, begin, end):
             key = (find_property(record.properties, KEYS.encode()) or b"").decode("utf-8", "replace")
             # Sinks may have names that begin alike.
             kind = _KIND.fullmatch(key.removeprefix(self._prefix)) if key.startswith(self._prefix) else None
             if kind is not None:
-                found.append(self._entry(record, kind[1] or kind[2] or kind[0]))
-        return found
+                entries.append(self._entry(record, kind[1] or kind[2] or kind[0]))
+        return entries
 
     def _entry(self, record: Record, kind: str) -> Entry:
         if not record.body:
             return Entry(record.offset, kind, None)
         try:
-            told = json.loads(record.body)
-            if told["v"] != _VERSION or told["kind"] != kind:
-                raise ValueError(f"it is of version {told['v']}")
+            fields = json.loads(record.body)
+            if fields["v"] != _VERSION or fields["kind"] != kind:
+                raise ValueError(f"it is of version {fields['v']}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.damaged(record.offset, error) from error
-        return Entry(record.offset, kind, told)
+        return Entry(record.offset, kind, fields)
 
     def _records(self, client: QueueClient, queue: QueuePlace, begin: int, end: int) -> Iterator[Record]:
         end_s = time.monotonic() + self._options.timeout_s

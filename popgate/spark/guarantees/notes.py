@@ -1,7 +1,7 @@
-"""What tasks note of the topics that rows name: where these ended before anything of a batch was sent there.
+"""End offsets that tasks record in the ledger before they send to topics that rows name.
 
-A queue that not every note of its topic has was not there for one of them, whose rows may lie anywhere in it:
-of that queue the time counts at which the batch was opened.
+A queue that is missing in one of the notes of its topic did not exist for that task, whose rows may be
+anywhere in it: that queue is read from the time at which the batch was opened.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ class Note:
 
     def encode(self) -> dict[str, Any]:
         """As a record of the ledger has it."""
-        told = {"partition": self.partition, "number": self.number, "ends": nested(self.ends)}
-        return told if self.topics is None else {**told, "topics": sorted(self.topics), "at": self.attempt}
+        fields = {"partition": self.partition, "number": self.number, "ends": nested(self.ends)}
+        return (
+            fields if self.topics is None else {**fields, "topics": sorted(self.topics), "at": self.attempt}
+        )
 
     @classmethod
-    def decode(cls, told: Mapping[str, Any]) -> Note:
+    def decode(cls, fields: Mapping[str, Any]) -> Note:
         """Raises KeyError, TypeError, and SparkSourceError for ends that are none."""
-        topics = told.get("topics")
+        topics = fields.get("topics")
         if topics is not None and not (isinstance(topics, list) and all(isinstance(_, str) for _ in topics)):
             raise TypeError(f"{topics!r} are no topics")
         return cls(
-            number_of(told["partition"]),
-            number_of(told["number"]),
+            number_of(fields["partition"]),
+            number_of(fields["number"]),
             None if topics is None else frozenset(topics),
-            flat(told["ends"]),
-            number_of(told.get("at", -1)),
+            flat(fields["ends"]),
+            number_of(fields.get("at", -1)),
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether a batch is still its driver's to write, asked again while it writes."""
+"""Checks, while a batch is written, whether its driver still owns the sink."""
 
 from __future__ import annotations
 

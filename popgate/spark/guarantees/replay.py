@@ -1,7 +1,7 @@
 """A task of a sink with a ledger: rows that an earlier attempt has sent are left out.
 
-An attempt that is the first one of its task, in a batch that is the first time there, sends at once. Any
-other one takes all rows first, looks at what is there of them, and sends the rest.
+The first attempt of a task, in the first attempt of a batch, sends at once. Any other one collects all its
+rows first, looks for those that are stored, and sends the rest.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from popgate.spark.encoding import Encoder
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome
 from popgate.spark.guarantees.ledger import TAKE_OVER_S, Attempt, Ledger, Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
 from popgate.spark.guarantees.ownership import Ownership
 from popgate.spark.guarantees.scan import Scan
-from popgate.spark.identities import Identity
-from popgate.spark.messages import Outgoing
-from popgate.spark.sending import FindSent, Sender
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
+from popgate.spark.write.encoder import Encoder
+from popgate.spark.write.message_ids import Identity
+from popgate.spark.write.outgoing_rows import Outgoing
+from popgate.spark.write.sender import FindSent, Sender
 from popgate.wire.messages.properties import UNIQ_KEY, find_property
 
 _IN_MEMORY: Final = 64 << 20

@@ -1,4 +1,4 @@
-"""What an earlier attempt has sent of a batch: the ids of what came to a topic since it began."""
+"""Finds what earlier attempts of a batch have sent: the ids of messages stored since the batch was opened."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from popgate.errors import PeerWireError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of
-from popgate.spark.decoding import Records
-from popgate.spark.driver import asked
+from popgate.spark.connections import client_of
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.ledger import Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
 from popgate.spark.offsets import Offsets, named
-from popgate.spark.options import SourceOptions, read_source_options
-from popgate.spark.places import is_compacted
-from popgate.spark.planning import Range
-from popgate.spark.reading import whole
-from popgate.spark.sink_options import SinkOptions
+from popgate.spark.options.sink_options import SinkOptions
+from popgate.spark.options.source_options import SourceOptions, read_source_options
+from popgate.spark.read.driver import asked
+from popgate.spark.read.partition_reader import whole
+from popgate.spark.read.read_plan import Range
+from popgate.spark.read.record_decoder import Records
+from popgate.spark.write.queue_selector import is_compacted
 
 _log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
@@ -87,17 +87,17 @@ class Scan:
         ranges = asked(
             reading, lambda client: self._ranges(client, topic), connect=self._connect, rest=self._rest
         )
-        found: set[str] = set()
+        ids: set[str] = set()
         for each in ranges:
             pulls = whole(each, reading, _log.warning, connect=self._connect, rest=self._rest)
             for body, _ in pulls:
                 try:
-                    found.update(Records(body).column("message_id").drop_null().to_pylist())
+                    ids.update(Records(body).column("message_id").drop_null().to_pylist())
                 except PeerWireError as error:
                     raise SparkSourceError(
                         Code.DAMAGED, f"a message of {named(each.queue)} cannot be read: {error}"
                     ) from error
-        return found
+        return ids
 
     def _ranges(self, client: QueueClient, topic: str) -> list[Range]:
         try:

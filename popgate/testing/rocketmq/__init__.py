@@ -1,4 +1,4 @@
-"""A real RocketMQ for tests and benchmarks: fetched once, started on free ports, and never left behind."""
+"""A real RocketMQ for tests and benchmarks: downloaded once, started on free ports, and always stopped."""
 
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq.cluster import RocketMQ

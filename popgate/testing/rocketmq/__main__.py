@@ -9,7 +9,7 @@ import sys
 
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq.cluster import RocketMQ
-from popgate.testing.rocketmq.fetching import VERSIONS, chosen_version, jars
+from popgate.testing.rocketmq.downloads import VERSIONS, chosen_version, jars
 from popgate.testing.rocketmq.plans import BrokerPlan, pairs, replicas
 from popgate.testing.rocketmq.servers import RocketMQDidNotStart
 from popgate.testing.rocketmq.shared import host, shared_rocketmq

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 
 from popgate.testing.rocketmq import plans
-from popgate.testing.rocketmq.asking import addresses_known, ask
-from popgate.testing.rocketmq.fetching import chosen_version, jars
+from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.plans import BrokerPlan
 from popgate.testing.rocketmq.ports import free_ports, is_open
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.testing.rocketmq.servers import QUICK, JavaServer, Reaper, environment_of, java
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.json_syntax.fastjson import loads
@@ -228,7 +228,7 @@ class RocketMQ:
 
         def ready(server: JavaServer) -> bool:
             known = [addresses_known(at, timeout_s=_POLLED_FOR_S) for at in self._alive_name_servers()]
-            if not all(server.address in one.get(plan.name, {}).values() for one in known):
+            if not all(server.address in addresses.get(plan.name, {}).values() for addresses in known):
                 return False
             return plan.number == plans.MASTER or self.is_followed(plan.name)
 
@@ -274,7 +274,7 @@ class RocketMQ:
     ) -> JavaServer:
         def arguments(server: JavaServer) -> list[str]:
             server.port = server.port or free_ports(2 if inside is None else 2 + _BROKER_PORTS)
-            told: dict[str, object] = {
+            proxy_config: dict[str, object] = {
                 "rocketMQClusterName": plans.CLUSTER_NAME,
                 "namesrvAddr": ";".join(self.addresses),
                 "proxyMode": "CLUSTER" if inside is None else "LOCAL",
@@ -284,7 +284,7 @@ class RocketMQ:
                 **settings,
             }
             path = server.folder / "home" / "conf" / "rmq-proxy.json"
-            path.write_text(json.dumps(told))
+            path.write_text(json.dumps(proxy_config))
             words = ["-pc", str(path)]
             if inside is not None:
                 conf = self._broker_file(server, inside, server.port + 4)

@@ -1,4 +1,4 @@
-"""What a cluster for tests is made of, and the settings that make RocketMQ's servers small and quick."""
+"""The composition of a test cluster, and the settings that make RocketMQ's servers small and fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports of the loopback device for servers that cannot be told to choose one themselves."""
+"""Free loopback ports for servers that cannot choose one themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ends processes when their owner is gone, however it went; a program of its own that imports nothing else.
+"""Kills processes when their owner is gone for any reason; a program of its own that imports nothing else.
 
-Read from standard input, line by line: `+123` is a process to end, `-123` one that has ended, and `/path` a
-folder to remove. At the end of the input, which comes when the owner closes it or dies, all that is done.
+It reads lines from standard input: `+123` registers a process, `-123` removes one that has ended, and `/path`
+registers a folder to remove. At the end of the input, when the owner closes it or dies, it cleans up.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def watch(lines: Iterable[str]) -> None:
 
 def _signal(pids: Mapping[int, str], number: int) -> bool:
     """Send a signal to those that are still the same processes; whether there were any."""
-    found = False
+    signalled = False
     for pid, start in pids.items():
         if _start_of(pid) == start:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-                found = True
-    return found
+                signalled = True
+    return signalled
 
 
 def _start_of(pid: int) -> str:

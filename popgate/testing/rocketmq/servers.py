@@ -1,4 +1,4 @@
-"""One server of RocketMQ as a process: started, watched, stopped by its id, and never left behind."""
+"""A server of RocketMQ as a process: started, monitored, stopped by its id, and never left behind."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def environment_of(home: Path) -> dict[str, str]:
 
 def java() -> str:
     """Raises Missing."""
-    found = shutil.which("java")
-    if found is None:
+    path = shutil.which("java")
+    if path is None:
         raise Missing("java is not on this machine")
-    return found
+    return path
 
 
 class RocketMQDidNotStart(Exception):
@@ -243,10 +243,10 @@ class JavaServer:
         """The end of what it printed and logged."""
         logs = sorted((self.folder / "home" / "logs").rglob("*.log"))
         files = [self.folder / "output.log", *(log for log in logs if log.stem in _MAIN_LOGS)]
-        told = (
+        outputs = (
             path.read_bytes()[-_LONGEST_REPORT:].decode(errors="replace") for path in files if path.exists()
         )
-        return "\n".join(text.strip() for text in told if text.strip())
+        return "\n".join(text.strip() for text in outputs if text.strip())
 
 
 _MAIN_LOGS = ("broker", "namesrv", "controller", "proxy")

@@ -1,8 +1,8 @@
-"""One cluster that all test processes of this machine share, started by the first and ended by the last.
+"""A cluster that all test processes of this machine share, started by the first and stopped by the last.
 
-A cluster lives in a process of its own (`host`). Who uses it holds a shared lock on a file; the host waits
-for that lock alone, which the system gives it when the last user ended, in whatever way. Each version has a
-cluster of its own, and so have the processes that `FOLDER_VARIABLE` names a folder to.
+A cluster runs in a process of its own (`host`). Each user holds a shared lock on a file; the host waits
+for an exclusive lock, which the system grants when the last user has ended for any reason. Each version has
+its own cluster, and so does each folder that `FOLDER_VARIABLE` names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import IO, Final
 import popgate
 from popgate.testing.made import digest
 from popgate.testing.rocketmq.cluster import RocketMQ
-from popgate.testing.rocketmq.fetching import chosen_version, jars
+from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.servers import STARTED_WITHIN_S, RocketMQDidNotStart
 from popgate.testing.variables import variables
 
@@ -65,11 +65,11 @@ def shared_rocketmq(version: str | None = None) -> Iterator[SharedRocketMQ]:
         with (place / "entry.lock").open("w") as entry:
             fcntl.flock(entry, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_SH)  # waits for a host that is ending
-            told = place / "cluster.json"
-            if not told.exists() or not _is_held(place / "host.lock"):
-                told.unlink(missing_ok=True)
-                _start_host(place, version, told)
-            cluster = SharedRocketMQ(**json.loads(told.read_text()))
+            state_file = place / "cluster.json"
+            if not state_file.exists() or not _is_held(place / "host.lock"):
+                state_file.unlink(missing_ok=True)
+                _start_host(place, version, state_file)
+            cluster = SharedRocketMQ(**json.loads(state_file.read_text()))
         yield cluster
 
 
@@ -111,7 +111,7 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def _start_host(place: Path, version: str, told: Path) -> None:
+def _start_host(place: Path, version: str, state_file: Path) -> None:
     home = str(Path(popgate.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))
     log = place / "host.log"
@@ -119,7 +119,7 @@ def _start_host(place: Path, version: str, told: Path) -> None:
         process = _started_host(version, {**variables(), "PYTHONPATH": path}, output)
     end = time.monotonic() + _HOST_WITHIN_S
     _hosts.append(process)
-    while not told.exists():
+    while not state_file.exists():
         if process.poll() is not None or time.monotonic() > end:
             process.terminate()
             raise RocketMQDidNotStart(log.read_text(errors="replace"))

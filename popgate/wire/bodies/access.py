@@ -1,4 +1,4 @@
-"""Users and access lists of ACL 2.0, as brokers tell them. Source: protocol facts 5.14; 3004 and 3009."""
+"""Users and access lists of ACL 2.0, as brokers return them. Source: protocol facts 5.14; 3004 and 3009."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class UserInfo:
         )
 
     def encode(self) -> bytes:
-        told = {
+        fields = {
             "password": self.password,
             "userStatus": self.status,
             "userType": self.kind,
             "username": self.name,
         }
-        return dumps({name: value for name, value in told.items() if value})
+        return dumps({name: value for name, value in fields.items() if value})
 
     def __repr__(self) -> str:
         return f"UserInfo({self.name!r}, {self.kind!r}, {self.status!r})"

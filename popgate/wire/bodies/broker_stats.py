@@ -1,9 +1,9 @@
-"""What brokers tell to tools about everything that they have: producers, rates, standings of groups, indexes.
+"""Statistics that brokers return to tools: producers, rates, offsets of all groups, consume queues.
 
 Source: RocketMQ 5.5.0's ProducerTableInfo, BrokerStatsData, ConsumeStatsList and
 QueryConsumeQueueResponseBody, the answers to GET_ALL_PRODUCER_INFO, VIEW_BROKER_STATS_DATA,
-GET_BROKER_CONSUME_STATS and QUERY_CONSUME_QUEUE. And the lists of configurations
-that tools send at once.
+GET_BROKER_CONSUME_STATS and QUERY_CONSUME_QUEUE. Also the lists of configurations
+that tools send in one request.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def encode_producers(producers: Mapping[str, Iterable[tuple[Connection, int]]]) 
             "data": {
                 group: [
                     {
-                        "clientId": one.client_id,
-                        "language": one.language or "OTHER",
+                        "clientId": connection.client_id,
+                        "language": connection.language or "OTHER",
                         "lastUpdateTimestamp": seen_ms,
-                        "remoteIP": one.address,
-                        "version": one.version,
+                        "remoteIP": connection.address,
+                        "version": connection.version,
                     }
-                    for one, seen_ms in found
+                    for connection, seen_ms in connections
                 ]
-                for group, found in producers.items()
+                for group, connections in producers.items()
             }
         }
     )
@@ -47,18 +47,18 @@ def encode_producers(producers: Mapping[str, Iterable[tuple[Connection, int]]]) 
 
 def decode_producers(body: bytes) -> dict[str, tuple[tuple[Connection, int], ...]]:
     """What `encode_producers` wrote; each group and each connection once. Raises PeerWireError."""
-    told = parts.table(parts.load_object(body, "the producers of a broker"), "data")
-    return {group: parts.each(told, group, _producer) for group in told if group.__class__ is str}
+    table = parts.table(parts.load_object(body, "the producers of a broker"), "data")
+    return {group: parts.each(table, group, _producer) for group in table if group.__class__ is str}
 
 
 def _producer(part: Mapping[str, Any]) -> tuple[Connection, int]:
-    found = Connection(
+    connection = Connection(
         parts.text(part, "clientId"),
         parts.text(part, "remoteIP"),
         parts.text(part, "language"),
         parts.number(part, "version"),
     )
-    return found, parts.number(part, "lastUpdateTimestamp")
+    return connection, parts.number(part, "lastUpdateTimestamp")
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,8 +71,8 @@ class Rate:
 
     @classmethod
     def read(cls, part: Mapping[str, Any], name: str) -> Rate:
-        found = parts.as_object(part.get(name) or {}, name)
-        rate = cls(parts.number(found, "sum"), parts.real(found, "tps"), parts.real(found, "avgpt"))
+        fields = parts.as_object(part.get(name) or {}, name)
+        rate = cls(parts.number(fields, "sum"), parts.real(fields, "tps"), parts.real(fields, "avgpt"))
         if not (math.isfinite(rate.per_second) and math.isfinite(rate.per_call)):
             raise PeerWireError(f"{name} has a rate without end")
         return rate
@@ -96,21 +96,21 @@ class Rates:
         return cls(*(Rate.read(part, name) for name in ("statsMinute", "statsHour", "statsDay")))
 
     def encode(self) -> bytes:
-        told = {"statsDay": self.day, "statsHour": self.hour, "statsMinute": self.minute}
-        return dumps({name: rate.table() for name, rate in told.items()})
+        rates = {"statsDay": self.day, "statsHour": self.hour, "statsMinute": self.minute}
+        return dumps({name: rate.table() for name, rate in rates.items()})
 
 
 def encode_all_standings(
     groups: Mapping[str, Sequence[ConsumeStats]], address: str, *, left: int, in_flight: int
 ) -> bytes:
     """By group what it reads, topic by topic; `left` messages are not done, `in_flight` of them pulled."""
-    told = b",".join(
-        b"{%b:[%b]}" % (dumps(group), b",".join([one.encode() for one in found]))
-        for group, found in groups.items()
+    encoded_groups = b",".join(
+        b"{%b:[%b]}" % (dumps(group), b",".join([standing.encode() for standing in standings]))
+        for group, standings in groups.items()
     )
     return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
         dumps(address),
-        told,
+        encoded_groups,
         left,
         in_flight,
     )
@@ -142,15 +142,15 @@ def encode_index(
     note: str = "",
 ) -> bytes:
     """Some entries of a queue's index, with the bounds of the queue; `note` is shown in place of a filter."""
-    told: dict[str, Any] = {"filterData": note} if note else {}
-    told |= {
+    fields: dict[str, Any] = {"filterData": note} if note else {}
+    fields |= {
         "maxQueueIndex": maximum,
         "minQueueIndex": minimum,
-        "queueData": [one.table() for one in entries],
+        "queueData": [queue_entry.table() for queue_entry in entries],
     }
     if subscription is not None:
-        told["subscriptionData"] = subscription.table()
-    return dumps(told)
+        fields["subscriptionData"] = subscription.table()
+    return dumps(fields)
 
 
 def decode_topic_list(body: bytes) -> tuple[TopicConfig, ...]:
@@ -164,7 +164,7 @@ def decode_subscription_group_list(body: bytes) -> tuple[SubscriptionGroupConfig
     return _bounded(parts.each(part, "groupConfigList", SubscriptionGroupConfig.read))
 
 
-def _bounded(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(found) > MOST_CONFIGS:
-        raise PeerWireError(f"a list has {len(found)} configurations, the limit is {MOST_CONFIGS}")
-    return found
+def _bounded(configs: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(configs) > MOST_CONFIGS:
+        raise PeerWireError(f"a list has {len(configs)} configurations, the limit is {MOST_CONFIGS}")
+    return configs

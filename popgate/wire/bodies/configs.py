@@ -1,6 +1,6 @@
-"""Configurations of topics and groups, and what a broker registers of them.
+"""Configurations of topics and groups, and the form in which a broker registers them.
 
-What a newer RocketMQ adds to them is kept in `more`, so that a configuration that is read, changed and
+Unknown fields of a newer RocketMQ are kept in `more`, so that a configuration that is read, changed and
 written back loses nothing. Source: protocol facts 6.4 and 6.6.
 """
 
@@ -66,7 +66,7 @@ class TopicConfig:
         return config
 
     def table(self) -> dict[str, Any]:
-        told = {
+        fields = {
             "attributes": dict(self.attributes),
             "order": self.order,
             "perm": self.perm,
@@ -77,8 +77,8 @@ class TopicConfig:
             "writeQueueNums": self.write_queues,
         }
         if self.mapping is not None:
-            told["mappingDetail"] = self.mapping.table()
-        return {**self.more, **told}
+            fields["mappingDetail"] = self.mapping.table()
+        return {**self.more, **fields}
 
     @classmethod
     def decode(cls, body: bytes) -> TopicConfig:
@@ -118,16 +118,16 @@ class RetryPolicy:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": self.kind}
+        fields: dict[str, Any] = {"type": self.kind}
         if self.kind == EXPONENTIAL:
-            told["exponentialRetryPolicy"] = {
+            fields["exponentialRetryPolicy"] = {
                 "initial": self.initial_ms,
                 "max": self.most_ms,
                 "multiplier": self.multiplier,
             }
         elif self.delays_ms:
-            told["customizedRetryPolicy"] = {"next": list(self.delays_ms)}
-        return told
+            fields["customizedRetryPolicy"] = {"next": list(self.delays_ms)}
+        return fields
 
 
 @dataclass(slots=True, frozen=True)
@@ -172,7 +172,7 @@ class SubscriptionGroupConfig:
         return config
 
     def table(self) -> dict[str, Any]:
-        told = {
+        fields = {
             "attributes": dict(self.attributes),
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.broadcast_enabled,
@@ -188,7 +188,7 @@ class SubscriptionGroupConfig:
             "retryQueueNums": self.retry_queues,
             "whichBrokerWhenConsumeSlowly": self.slow_broker_id,
         }
-        return {**self.more, **told}
+        return {**self.more, **fields}
 
     @classmethod
     def decode(cls, body: bytes) -> SubscriptionGroupConfig:

@@ -1,4 +1,4 @@
-"""What a client tells of itself when a broker asks: what it runs, how a message went, offsets to reset.
+"""What a client reports at a broker's request: its state, the result of a message, offsets to reset.
 
 Source: protocol facts 5.14; GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY,
 RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
@@ -160,10 +160,10 @@ class ConsumerRunningInfo:
         )
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = {"jstack": self.stacks} if self.stacks else {}
+        fields: dict[str, Any] = {"jstack": self.stacks} if self.stacks else {}
         return dumps_keyed(
             {
-                **told,
+                **fields,
                 "mqPopTable": {
                     object_key(queue.table()): each.table() for queue, each in self.popped.items()
                 },
@@ -198,13 +198,13 @@ class ConsumeResult:
         )
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = {"remark": self.remark} if self.remark else {}
+        fields: dict[str, Any] = {"remark": self.remark} if self.remark else {}
         return dumps(
             {
                 "autoCommit": self.auto_commit,
                 "consumeResult": self.result,
                 "order": self.ordered,
-                **told,
+                **fields,
                 "spentTimeMills": self.spent_ms,
             }
         )
@@ -221,8 +221,8 @@ def encode_offsets(offsets: Mapping[MessageQueue, int], name: str = "offsetTable
 
 def decode_positions(body: bytes) -> dict[str, dict[MessageQueue, int]]:
     """Where clients stand, by their ids: the answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
-    told = parts.table(parts.load_object(body, "positions of clients"), "consumerTable")
-    return {client_id: _offsets(told, client_id) for client_id in told if client_id.__class__ is str}
+    tables = parts.table(parts.load_object(body, "positions of clients"), "consumerTable")
+    return {client_id: _offsets(tables, client_id) for client_id in tables if client_id.__class__ is str}
 
 
 def encode_positions(positions: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
@@ -237,5 +237,5 @@ def encode_positions(positions: Mapping[str, Mapping[MessageQueue, int]]) -> byt
 
 
 def _offsets(part: Mapping[str, Any], name: str) -> dict[MessageQueue, int]:
-    found = parts.table(part, name)
-    return {MessageQueue.of_key(key): parts.number(found, key) for key in found}
+    table = parts.table(part, name)
+    return {MessageQueue.of_key(key): parts.number(table, key) for key in table}

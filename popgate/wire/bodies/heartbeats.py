@@ -1,4 +1,4 @@
-"""Who clients are: heartbeats with their groups and subscriptions, and lists of connections.
+"""Heartbeats of clients with their groups and subscriptions, and lists of connections.
 
 Names of types are RocketMQ's: consumeType CONSUME_ACTIVELY, CONSUME_PASSIVELY, CONSUME_POP; messageModel
 CLUSTERING, BROADCASTING, LITE_SELECTIVE; consumeFromWhere CONSUME_FROM_LAST_OFFSET,
@@ -146,12 +146,12 @@ class ClientCheck:
         )
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = {"namespace": self.namespace} if self.namespace else {}
+        fields: dict[str, Any] = {"namespace": self.namespace} if self.namespace else {}
         return dumps(
             {
                 "clientId": self.client_id,
                 "group": self.group,
-                **told,
+                **fields,
                 "subscriptionData": self.subscription.table(),
             }
         )
@@ -176,8 +176,8 @@ class Connection:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"language": self.language} if self.language else {}
-        return {"clientAddr": self.address, "clientId": self.client_id, **told, "version": self.version}
+        fields: dict[str, Any] = {"language": self.language} if self.language else {}
+        return {"clientAddr": self.address, "clientId": self.client_id, **fields, "version": self.version}
 
 
 @dataclass(slots=True, frozen=True)

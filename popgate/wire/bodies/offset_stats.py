@@ -1,4 +1,4 @@
-"""Where topics and groups stand, as brokers tell it to administrators: objects whose keys are queues.
+"""Offsets of topics and groups, as brokers return them to administrators: objects whose keys are queues.
 
 Source: protocol facts 5.8 and 5.14; GET_TOPIC_STATS_INFO and GET_CONSUME_STATS.
 """
@@ -78,11 +78,11 @@ class TopicStats:
     @classmethod
     def decode(cls, body: bytes) -> TopicStats:
         part = parts.load_object(body, "the offsets of a topic")
-        found = parts.table(part, "offsetTable")
+        table = parts.table(part, "offsetTable")
         return cls(
             {
                 MessageQueue.of_key(key): QueueOffsets.read(parts.as_object(value, "offsetTable"))
-                for key, value in found.items()
+                for key, value in table.items()
             },
             parts.real(part, "topicPutTps"),
         )
@@ -108,11 +108,11 @@ class ConsumeStats:
     @classmethod
     def decode(cls, body: bytes) -> ConsumeStats:
         part = parts.load_object(body, "the standing of a group")
-        found = parts.table(part, "offsetTable")
+        table = parts.table(part, "offsetTable")
         return cls(
             {
                 MessageQueue.of_key(key): QueueStanding.read(parts.as_object(value, "offsetTable"))
-                for key, value in found.items()
+                for key, value in table.items()
             },
             parts.real(part, "consumeTps"),
         )

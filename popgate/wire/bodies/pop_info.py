@@ -1,6 +1,6 @@
-"""What a pop answer says of its messages, and which of them a batch of acknowledgements names.
+"""The header fields of a pop response, and the bit sets of batched acknowledgements.
 
-A pop answer tells the parts of the receipts in three header fields, whose records are joined with
+A pop response has the parts of the receipts in three header fields, whose records are joined with
 ";" and have one space between their fields. Sources: protocol facts 4.1 and 4.4.
 """
 
@@ -42,8 +42,8 @@ class PopInfo:
 
     def consumed(self, topic_type: int, queue_id: int, offset: int) -> int:
         """How often an ordered group got this message before."""
-        found = self.counts_at.get((topic_type, queue_id, offset))
-        return self.counts.get((topic_type, queue_id), 0) if found is None else found
+        count = self.counts_at.get((topic_type, queue_id, offset))
+        return self.counts.get((topic_type, queue_id), 0) if count is None else count
 
 
 def parse_pop_info(fields: Mapping[str, str]) -> PopInfo:
@@ -110,12 +110,12 @@ def decode_bits(text: str, start: int) -> list[int]:
     if len(packed) > _WIDEST // 8:
         raise PeerWireError(f"a bit set has {len(packed)} bytes, {_WIDEST // 8} are read")
     bits = int.from_bytes(packed, "little")
-    found = []
+    offsets = []
     while bits:
         low = bits & -bits
-        found.append(start + low.bit_length() - 1)
+        offsets.append(start + low.bit_length() - 1)
         bits ^= low
-    return found
+    return offsets
 
 
 def _counts(text: str) -> tuple[dict[Place, int], dict[tuple[int, int, int], int]]:
@@ -143,11 +143,11 @@ def _place(kind: str, queue_id: str) -> Place:
 
 
 def _split(text: str) -> list[list[str]]:
-    found = [record.split(" ") for record in text.split(";", _MOST_RECORDS) if record]
-    for parts in found:
+    records = [record.split(" ") for record in text.split(";", _MOST_RECORDS) if record]
+    for parts in records:
         if len(parts) != 3:
             raise PeerWireError(f"a pop answer has the record {shown(' '.join(parts))}")
-    return found
+    return records
 
 
 def _number(text: str) -> int:

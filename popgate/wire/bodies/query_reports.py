@@ -1,6 +1,6 @@
-"""What the driver of a streaming query tells a gateway of it, so that its figures stand beside the gateway's.
+"""Reports of streaming queries from their driver to a gateway, which exposes their metrics with its own.
 
-Our own: JSON in the body of the request code `REPORT_QUERY` (`popgate.wire.frames.codes`).
+A format of this project: JSON in the body of the request code `REPORT_QUERY` (`popgate.wire.frames.codes`).
 `{"v":1,"query":"orders","ended":false,"figures":{"batch_id":3,…},"sources":[{"topics":["t"],"min":0,…}]}`
 """
 
@@ -98,15 +98,15 @@ class QueryReport:
         """Raises PeerWireError; figures that are not known here are left out."""
         if len(body) > _LONGEST:
             raise PeerWireError(f"a report of a query has {len(body)} bytes, the limit is {_LONGEST}")
-        told = loads_plain(body)
-        if not isinstance(told, dict) or told.get("v") != _VERSION:
+        fields = loads_plain(body)
+        if not isinstance(fields, dict) or fields.get("v") != _VERSION:
             raise PeerWireError(f"a report of a query is an object of version {_VERSION}")
-        query, ended, figures = told.get("query"), told.get("ended", False), told.get("figures", {})
+        query, ended, figures = fields.get("query"), fields.get("ended", False), fields.get("figures", {})
         if not isinstance(query, str) or not 0 < len(query) <= LONGEST_QUERY or not query.isprintable():
             raise PeerWireError(f"a query has 1 to {LONGEST_QUERY} printable characters, not {_told(query)}")
         if not isinstance(ended, bool) or not isinstance(figures, dict):
             raise PeerWireError("a report of a query has ended as a truth value, and figures as an object")
-        sources = told.get("sources", [])
+        sources = fields.get("sources", [])
         if not isinstance(sources, list) or len(sources) > MOST_SOURCES:
             raise PeerWireError(f"a report of a query has up to {MOST_SOURCES} sources")
         read = tuple(map(_source, sources))
@@ -116,7 +116,7 @@ class QueryReport:
             query,
             read,
             {name: _number(name, figures[name]) for name in FIGURES if name in figures},
-            _number("age_s", told.get("age_s", 0)),
+            _number("age_s", fields.get("age_s", 0)),
             ended,
         )
 
@@ -126,29 +126,29 @@ def _is_told(value: float) -> bool:
     return 0 <= value < _LARGEST
 
 
-def _source(told: object) -> SourceLag:
-    if not isinstance(told, dict):
+def _source(fields: object) -> SourceLag:
+    if not isinstance(fields, dict):
         raise PeerWireError("a source of a query is an object")
-    number, topics = told.get("number"), told.get("topics")
+    number, topics = fields.get("number"), fields.get("topics")
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1000:
         raise PeerWireError(f"a source of a query has a number below 1000, not {_told(number)}")
     if not isinstance(topics, list) or not 0 < len(topics) <= MOST_TOPICS:
         raise PeerWireError(f"a source of a query has 1 to {MOST_TOPICS} topics")
     if not all(isinstance(topic, str) and topic for topic in topics):
         raise PeerWireError("a topic of a query is a text")
-    least, most, mean = (_number(name, told.get(name)) for name in ("min", "max", "mean"))
+    least, most, mean = (_number(name, fields.get(name)) for name in ("min", "max", "mean"))
     return SourceLag(number, tuple(topics), least, most, mean)
 
 
-def _number(name: str, told: object) -> float:
-    if isinstance(told, bool) or not isinstance(told, int | float):
-        raise PeerWireError(f"{name} of a query is a number, not {_told(told)}")
+def _number(name: str, raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise PeerWireError(f"{name} of a query is a number, not {_told(raw)}")
     try:
-        value = float(told)
+        value = float(raw)
     except OverflowError:
         value = math.inf
     if not 0 <= value < _LARGEST:
-        raise PeerWireError(f"{name} of a query is {_told(told)}, which is too large, or below 0")
+        raise PeerWireError(f"{name} of a query is {_told(raw)}, which is too large, or below 0")
     return value
 
 

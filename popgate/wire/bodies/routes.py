@@ -1,4 +1,4 @@
-"""Where topics are: what name servers answer about topics and clusters, and the maps of static topics.
+"""Routes: the responses of name servers about topics and clusters, and the maps of static topics.
 
 Source: protocol facts 5.8, 6.2 and 6.5.
 """
@@ -95,15 +95,15 @@ class BrokerData:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "brokerAddrs": {str(number): self.addresses[number] for number in sorted(self.addresses)},
             "brokerName": self.name,
             "cluster": self.cluster,
             "enableActingMaster": self.acting_master,
         }
         if self.zone:
-            told["zoneName"] = self.zone
-        return told
+            fields["zoneName"] = self.zone
+        return fields
 
 
 @dataclass(slots=True, frozen=True)
@@ -149,16 +149,16 @@ class TopicRoute:
 
     def encode(self) -> bytes:
         """Standard JSON, with keys in quotes and in the order that name servers write."""
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "brokerDatas": [broker.table() for broker in self.brokers],
             "filterServerTable": {name: list(servers) for name, servers in self.filter_servers.items()},
         }
         if self.order_conf:
-            told["orderTopicConf"] = self.order_conf
-        told["queueDatas"] = [queue.table() for queue in self.queues]
+            fields["orderTopicConf"] = self.order_conf
+        fields["queueDatas"] = [queue.table() for queue in self.queues]
         if self.mappings:
-            told["topicQueueMappingByBroker"] = {name: each.table() for name, each in self.mappings.items()}
-        return dumps(told)
+            fields["topicQueueMappingByBroker"] = {name: each.table() for name, each in self.mappings.items()}
+        return dumps(fields)
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,7 +1,7 @@
-"""Small JSON bodies: queues, locks, lists of names, assignments, acknowledgements of many at once.
+"""Small JSON bodies: queues, locks, lists of names, assignments, batched acknowledgements.
 
-Heartbeats are in `heartbeats`, configurations in `configs`, standings in `offset_stats`, what clients
-tell of themselves in `consumer_info`, routes in `routes`. Source: protocol facts 4.4 and 5.14.
+Heartbeats are in `heartbeats`, configurations in `configs`, offsets in `offset_stats`, reports of
+clients in `consumer_info`, routes in `routes`. Source: protocol facts 4.4 and 5.14.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class TopicList:
         return cls(parts.texts(part, "topicList"), parts.text(part, "brokerAddr"))
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = {"brokerAddr": self.address} if self.address else {}
-        return dumps({**told, "topicList": list(self.topics)})
+        fields: dict[str, Any] = {"brokerAddr": self.address} if self.address else {}
+        return dumps({**fields, "topicList": list(self.topics)})
 
 
 def decode_kv_table(body: bytes) -> dict[str, str]:
@@ -172,8 +172,8 @@ class Assignment:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"attachments": dict(self.attachments)} if self.attachments else {}
-        return {**told, "messageQueue": self.queue.table(), "mode": self.mode}
+        fields: dict[str, Any] = {"attachments": dict(self.attachments)} if self.attachments else {}
+        return {**fields, "messageQueue": self.queue.table(), "mode": self.mode}
 
 
 def decode_assignments(body: bytes) -> tuple[Assignment, ...]:

@@ -1,6 +1,6 @@
-"""Static topics: whose queues have numbers of their own, which brokers hold one after the other.
+"""Static topics: their queues have numbers of their own, and several brokers hold them one after the other.
 
-A logic queue is a list of pieces of physical queues. Its offsets go on where the piece before ended:
+A logic queue is a list of pieces of physical queues. Its offsets continue where the previous piece ended:
 logic offset = the piece's logic start + (physical offset - the piece's physical start).
 Source: protocol facts 6.5.
 """
@@ -109,7 +109,7 @@ class QueueMapping:
         )
 
     def table(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "bname": self.broker,
             "currIdMap": {str(logic): physical for logic, physical in self.current.items()},
             "dirty": self.dirty,
@@ -119,10 +119,10 @@ class QueueMapping:
             "totalQueues": self.total_queues,
         }
         if self.hosted:
-            told["hostedQueues"] = {
+            fields["hostedQueues"] = {
                 str(logic): [piece.table() for piece in pieces] for logic, pieces in self.hosted.items()
             }
-        return told
+        return fields
 
 
 def leaders(mappings: Iterable[QueueMapping]) -> dict[int, QueueMapping]:
@@ -130,9 +130,9 @@ def leaders(mappings: Iterable[QueueMapping]) -> dict[int, QueueMapping]:
 
     Ids that nobody maps are not in the answer.
     """
-    found: dict[int, QueueMapping] = {}
+    by_queue: dict[int, QueueMapping] = {}
     for mapping in sorted(mappings, key=lambda mapping: (mapping.epoch, mapping.total_queues)):
         for logic in mapping.current:
             if 0 <= logic < MOST_LOGIC_QUEUES:
-                found[logic] = mapping
-    return found
+                by_queue[logic] = mapping
+    return by_queue

@@ -1,7 +1,7 @@
-"""The numbers of remoting: what is asked, and how it went.
+"""The request and response codes of remoting.
 
 The names are RocketMQ's own, as of 5.5.0. Source: protocol facts 4.10, 5.5, 5.10 and 6.6. Peers may send
-numbers that are not listed here: a `Command` carries a plain int, these are what it is compared with.
+codes that are not listed here: a `Command` carries a plain int, which is compared with these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every wire is: a machine without input and output of its own.
+"""The contract of every wire: a state machine without I/O.
 
-Bytes go in by `receive`, events come out of `next_event`, and what must be said to the other
-side is taken from `data_to_send`. A machine that waits for something tells until when and is
-told the time. Nonsense from the other side raises PeerWireError, misuse LocalWireError.
+`receive` takes bytes, `next_event` returns events, and `data_to_send` returns the bytes for the peer. A
+machine with a timeout returns its deadline and is given the time. Invalid input from the peer raises
+PeerWireError, misuse raises LocalWireError.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Numbers are signed 32-bit; text is UTF-8; a header has at most 1 MiB and 1024 ext fields. The binary
 encoding has 16 bits for code and version, so that the codes of pop and acknowledgement do not fit:
-they go as JSON. Source: protocol facts 5.2, 5.3 and 9.5 (57).
+they are sent as JSON. Source: protocol facts 5.2, 5.3 and 9.5 (57).
 """
 
 from __future__ import annotations

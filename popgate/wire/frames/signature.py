@@ -1,7 +1,7 @@
 """The signature of remoting requests: HMAC-SHA1 over the ext fields and the body.
 
-What is signed are the fields as they are sent: who adds or changes one afterwards signs again, and takes
-the signature of somebody else out before. Source: protocol facts 5.12 and 9.5 (67).
+The fields are signed as they are sent: whoever adds or changes one must remove the old signature and sign
+again. Source: protocol facts 5.12 and 9.5 (67).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def verify(fields: Mapping[str, str], body: bytes, secret_key: str, version: int
     The comparison takes the same time wherever the two differ. An unsigned request is not verified.
     Raises UnicodeEncodeError for text that is no UTF-8.
     """
-    told = fields.get(SIGNATURE, "")
-    found = _signed_with(content(fields, body, version), secret_key)
-    return hmac.compare_digest(found.encode(), told.encode())
+    received = fields.get(SIGNATURE, "")
+    expected = _signed_with(content(fields, body, version), secret_key)
+    return hmac.compare_digest(expected.encode(), received.encode())
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:

@@ -1,1 +1,1 @@
-"""JSON as it is written today and as fastjson writes it, and its parts read within bounds."""
+"""Standard JSON, fastjson's dialect, and bounded access to parts of a document."""

@@ -1,9 +1,9 @@
-"""JSON bodies as RocketMQ's servers write them with fastjson, which is not always JSON.
+"""JSON bodies as RocketMQ's servers write them with fastjson, which are not always valid JSON.
 
-Numbers stand as keys without quotes (`{0:"10.0.0.1:10911"}`), whole objects stand as keys
-(`{{"queueId":0}:7}`), and an object that was written before may be told by its path only
-(`{"$ref":"$.a[0]"}`). Everything is bounded: depth, number of parts, and what references unfold to.
-Written is standard JSON, which fastjson reads. Source: protocol facts 5.8 and 9.5 (58, 59).
+Numbers appear as keys without quotes (`{0:"10.0.0.1:10911"}`), objects appear as keys
+(`{{"queueId":0}:7}`), and a repeated object may be written as a path only
+(`{"$ref":"$.a[0]"}`). Everything is bounded: depth, number of parts, and the expanded size of references.
+The output is standard JSON, which fastjson reads. Source: protocol facts 5.8 and 9.5 (58, 59).
 """
 
 from __future__ import annotations
@@ -154,11 +154,11 @@ class _Reader:
 
     def _more(self, end: str) -> bool:
         """Take a comma, or the end; True for the end."""
-        found = self.next_character()
-        if found not in (",", end) or not found:
+        character = self.next_character()
+        if character not in (",", end) or not character:
             raise self.bad()
         self._at += 1
-        return found == end
+        return character == end
 
     def _key(self, depth: int) -> Any:
         start = self.next_character()

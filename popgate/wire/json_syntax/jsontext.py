@@ -1,7 +1,7 @@
-"""JSON as it is written today, as fast as this installation can.
+"""Standard JSON, with the fastest library that is installed.
 
-The package `orjson` (`popgate[fast]`) is used where it is installed, and imported here only. Both
-ways read the same and write the same bytes: no spaces, UTF-8 as it is, keys in the order of the dict.
+The package `orjson` (`popgate[fast]`) is used if it is installed, and imported only here. Both
+libraries read and write the same bytes: no spaces, unescaped UTF-8, keys in the order of the dict.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reading the parts of a JSON body that came from outside: present or not, of the right kind, bounded.
+"""Bounded, type-checked access to the parts of a JSON body from a peer.
 
-A part that is missing or null is its default, as in Java. One of the wrong kind raises PeerWireError,
+A part that is missing or null has its default, as in Java. A part of the wrong type raises PeerWireError,
 which names it. Numbers are those of Java: 64 bits at most.
 """
 
@@ -17,11 +17,11 @@ Item = TypeVar("Item")
 LARGEST_NUMBER: Final = (1 << 63) - 1
 
 
-def load_object(body: bytes, what: str) -> dict[str, Any]:
+def load_object(body: bytes, subject: str) -> dict[str, Any]:
     """The object that a body is; `what` names the body in errors."""
     value = loads(body)
     if value.__class__ is not dict:
-        raise PeerWireError(f"the body with {what} is no JSON object")
+        raise PeerWireError(f"the body with {subject} is no JSON object")
     table: dict[str, Any] = value
     return table
 
@@ -93,8 +93,8 @@ def table(part: Mapping[str, Any], name: str) -> dict[Any, Any]:
         return {}
     if value.__class__ is not dict:
         raise _wrong(name, "an object")
-    found: dict[Any, Any] = value
-    return found
+    fields: dict[Any, Any] = value
+    return fields
 
 
 def items(part: Mapping[str, Any], name: str) -> list[Any]:
@@ -104,8 +104,8 @@ def items(part: Mapping[str, Any], name: str) -> list[Any]:
         return []
     if value.__class__ is not list:
         raise _wrong(name, "a list")
-    found: list[Any] = value
-    return found
+    elements: list[Any] = value
+    return elements
 
 
 def each(part: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any]], Item]) -> tuple[Item, ...]:
@@ -115,41 +115,41 @@ def each(part: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any]],
 
 def texts(part: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """A list of text."""
-    found = items(part, name)
-    if any(value.__class__ is not str for value in found):
+    elements = items(part, name)
+    if any(value.__class__ is not str for value in elements):
         raise _wrong(name, "a list of text")
-    return tuple(found)
+    return tuple(elements)
 
 
 def texts_of(part: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
     """An object of lists of text by name."""
-    found = table(part, name)
-    if any(key.__class__ is not str for key in found):
+    fields = table(part, name)
+    if any(key.__class__ is not str for key in fields):
         raise _wrong(name, "an object with names")
-    return {key: texts(found, key) for key in found}
+    return {key: texts(fields, key) for key in fields}
 
 
 def text_table(part: Mapping[str, Any], name: str) -> dict[str, str]:
     """An object of text; its nulls are left out."""
-    found = {key: value for key, value in table(part, name).items() if value is not None}
-    if any(key.__class__ is not str or value.__class__ is not str for key, value in found.items()):
+    fields = {key: value for key, value in table(part, name).items() if value is not None}
+    if any(key.__class__ is not str or value.__class__ is not str for key, value in fields.items()):
         raise _wrong(name, "an object of text")
-    return found
+    return fields
 
 
 def each_of(part: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any]], Item]) -> dict[str, Item]:
     """An object of objects by name, each read by `read`."""
-    found = table(part, name)
-    if any(key.__class__ is not str for key in found):
+    fields = table(part, name)
+    if any(key.__class__ is not str for key in fields):
         raise _wrong(name, "an object with names")
-    return {key: read(as_object(value, name)) for key, value in found.items()}
+    return {key: read(as_object(value, name)) for key, value in fields.items()}
 
 
 def as_object(value: Any, name: str) -> dict[str, Any]:
     if value.__class__ is not dict:
         raise _wrong(name, "an object, or made of them")
-    found: dict[str, Any] = value
-    return found
+    fields: dict[str, Any] = value
+    return fields
 
 
 def whole(digits: object, name: str) -> int:

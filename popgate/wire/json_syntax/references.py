@@ -1,8 +1,8 @@
-"""References of fastjson: `{"$ref":"$.brokerDatas[0]"}` stands for what was written at that path.
+"""References of fastjson: `{"$ref":"$.brokerDatas[0]"}` stands for the value written at that path.
 
-What a reference stands for is shared, not copied. A few bytes of references can unfold to any size for
-whoever walks through the value, so that the unfolded size and depth are bounded here; and no value may
-hold itself. Source: protocol facts 5.8.
+The referenced value is shared, not copied. A few bytes of references can expand to any size for code that
+traverses the value, so the expanded size and depth are bounded here, and cycles are refused.
+Source: protocol facts 5.8.
 """
 
 from __future__ import annotations

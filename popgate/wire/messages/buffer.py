@@ -1,4 +1,4 @@
-"""Bytes that came and are not read yet."""
+"""A buffer of received bytes that are not parsed yet."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compressed bodies: recognized by their first bytes, unpacked within a limit.
+"""Compressed bodies: recognised by their first bytes, decompressed within a limit.
 
 Official clients disagree on what "compressed" means, so the bytes decide, not the label: gzip,
 zlib, LZ4 frame or Zstandard. Source: protocol facts 3.8 and 9.3 (31). LZ4 and Zstandard need
-the packages `lz4` and `zstandard` (`popgate[fast]`), which are imported here only.
+the packages `lz4` and `zstandard` (`popgate[fast]`), which are imported only here.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _decompress_zstd(body: bytes, limit: int) -> bytes:
     zstandard = _zstandard()
     try:
         # A frame that tells its size is unpacked into that size, whatever the limit says.
-        told = zstandard.get_frame_parameters(body).content_size
-        if told > limit and told != zstandard.CONTENTSIZE_UNKNOWN:
+        content_size = zstandard.get_frame_parameters(body).content_size
+        if content_size > limit and content_size != zstandard.CONTENTSIZE_UNKNOWN:
             raise _too_large(Compression.ZSTD, limit)
         plain: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=limit + 1)
     except zstandard.ZstdError as error:

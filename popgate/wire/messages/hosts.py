@@ -1,4 +1,4 @@
-"""Addresses as the record layout has them: 4 or 16 bytes of IP, then the port as int32.
+"""Addresses in the record layout: 4 or 16 bytes of IP, then the port as int32.
 
 Source: protocol facts 3.7 and 5.6.
 """

@@ -1,8 +1,8 @@
 """The properties block of a message: key 0x01 value 0x02, repeated, in UTF-8.
 
-The block stays bytes until somebody asks: `find_property` reads one value without making a
+The block is kept as bytes until a property is needed: `find_property` reads one value without building a
 dict. Reading is lenient, as RocketMQ's own parser is: the last 0x02 may be missing, entries
-without a key or without a value do not exist, the last of several entries with one key counts.
+without a key or without a value are skipped, the last of several entries with one key counts.
 Source: protocol facts 3.3 and 3.4.
 """
 
@@ -121,22 +121,22 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 def decode_properties(block: bytes) -> dict[str, str]:
     """All properties; whatever is damaged is left out, bytes that are no UTF-8 become U+FFFD."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for entry in block.decode("utf-8", "replace").split("\x02"):
         key, _, value = entry.partition("\x01")
         if key and value:
-            found[key] = value
-    return found
+            properties[key] = value
+    return properties
 
 
 def split_properties(block: bytes) -> dict[bytes, bytes]:
     """All properties as they stand in the block; what `decode_properties` leaves out is left out."""
-    found: dict[bytes, bytes] = {}
+    properties: dict[bytes, bytes] = {}
     for entry in block.split(b"\x02"):
         key, _, value = entry.partition(b"\x01")
         if key and value:
-            found[key] = value
-    return found
+            properties[key] = value
+    return properties
 
 
 def find_property(block: bytes, name: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Records out of a stream of bytes that may be cut anywhere."""
+"""Reads records from a stream of bytes that may be split anywhere."""
 
 from __future__ import annotations
 

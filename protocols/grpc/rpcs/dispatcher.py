@@ -28,7 +28,7 @@ from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.request_context import authenticate, check_client_id, open_context
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
-from protocols.observing import CallObserver, NullCalls
+from protocols.observers import CallObserver, NullCalls
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.pb.pool import POOL
 from protocols.grpc.transport import CallFailed, CallStatus
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from popgate.sockets.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
-from protocols.draining import CUT_S, UnderWay
+from protocols.drain import CUT_S, UnderWay
 from protocols.grpc.codec.packer import EncodedAnswer
 from protocols.grpc.codec.request_reader import Unreadable, measuring_reader_of, reader_of
 from protocols.grpc.pb import service_pb2 as rpc

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from protocols.eager_tasks import Running
 from protocols.grpc.http2.events import Status
 from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.hpack.decoder import HpackError
 from protocols.grpc.transport import BrokenStream, CallFailed
-from protocols.stepping import Running
 
 if TYPE_CHECKING:
     from protocols.grpc.servers.http2_connections import Http2Connection

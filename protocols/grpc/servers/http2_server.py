@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from protocols.accepting import Listener
 from protocols.admission import Admission
-from protocols.draining import CUT_S, UnderWay
+from protocols.drain import CUT_S, UnderWay
+from protocols.entrances import Entrance, Opening
 from protocols.grpc.codec.request_reader import Unreadable, reader_of
 from protocols.grpc.http2.events import Shape
 from protocols.grpc.http2.frames.limits import Http2Limits
@@ -24,8 +24,8 @@ from protocols.grpc.rpcs.reflection import Reflection
 from protocols.grpc.servers.http2_calls import Http2Call
 from protocols.grpc.servers.http2_connections import Http2Connection
 from protocols.grpc.transport import CallFailed, CallStatus
-from protocols.listening import Entrance, Opening
-from protocols.observing import ConnectionObserver, NullConnections
+from protocols.handed_connections import Listener
+from protocols.observers import ConnectionObserver, NullConnections
 from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _TICK_S: Final = 1.0

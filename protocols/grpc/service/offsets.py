@@ -13,7 +13,7 @@ from popgate.errors import BadRequest, Fault, IllegalOffset, NotFound, shown
 from processors.budgets import Budgets
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import notices_only_an_end
 from protocols.grpc.codec.errors import OK, status_of

@@ -21,7 +21,7 @@ from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.produce.message_checks import check_count
 from processors.requests import NOTHING_SAID, Said
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import can_receive, notices_only_an_end
 from protocols.grpc.codec.endpoints import dialled_endpoints

@@ -18,7 +18,7 @@ from processors.clients.client_registry import ClientKind, connection_of
 from processors.clients.query import ClientQuery
 from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.errors import OK, is_clients_fault, status_of
 from protocols.grpc.pb.definition_pb2 import Settings

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from popgate.wire.frames.remoting import Command
 from processors.budgets import Allowance
+from protocols.eager_tasks import Running
 from protocols.remoting.door import Door
 from protocols.remoting.requests import Request
-from protocols.stepping import Running
 
 if TYPE_CHECKING:
     from protocols.remoting.connections.connection import RemotingConnection

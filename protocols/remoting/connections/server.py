@@ -11,11 +11,11 @@ from typing import Any, Final
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import V5_3_1, Command
 from processors.budgets import Allowance, Budgets
-from protocols.accepting import Listener
 from protocols.admission import Admission
-from protocols.draining import CUT_S, UnderWay
-from protocols.listening import Entrance, Opening
-from protocols.observing import ConnectionObserver, NullConnections
+from protocols.drain import CUT_S, UnderWay
+from protocols.entrances import Entrance, Opening
+from protocols.handed_connections import Listener
+from protocols.observers import ConnectionObserver, NullConnections
 from protocols.remoting.connections.calls import RemotingCall
 from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door

@@ -16,7 +16,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
 from protocols.remoting.codec.fields import flag, long_number, number, text
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse, Handler, Request

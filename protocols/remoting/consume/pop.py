@@ -31,7 +31,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.properties import POP_CK, set_property
 from processors.requests import Receive
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.remoting.clients.remoting_client import consumer_key, filter_kind_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin

@@ -17,12 +17,12 @@ from popgate.wire.bodies.heartbeats import SubscriptionData
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.records import encode_all
 from protocols.remoting.mapped.answers import key_of
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request

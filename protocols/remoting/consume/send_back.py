@@ -16,7 +16,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.log_places import broker_in, resolve_place
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
 

@@ -19,7 +19,7 @@ from popgate.model import Bounds, Pulled
 from popgate.naming import retry_topic
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.requests import DoorHouse
 

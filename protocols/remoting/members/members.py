@@ -31,11 +31,11 @@ from protocols.remoting.clients.connected import consumers_of, merged, merged_al
 from protocols.remoting.clients.remoting_client import RemotingClient, peers_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.merged_responses import clients_of
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.tools.relay import BrokersBehind
-from protocols.remoting.virtual.translating import Translating
+from protocols.remoting.virtual.translation import Translating
 
 PushMember = Callable[[Peer, str], RemotingClient | None]
 """The client of a connection that is a push consumer of a group and shares its messages."""

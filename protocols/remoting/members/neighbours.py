@@ -1,4 +1,4 @@
-"""Answers other gateways that share the broker, about the clients of this one: see `brokers.relaying`.
+"""Answers other gateways that share the broker, about the clients of this one: see `brokers.relay`.
 
 Who asks was admitted there. Every door's clients are told of, also where this gateway has no remoting door.
 """
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, Unsupported
@@ -28,12 +28,12 @@ from protocols.remoting.tools.client_queries import ClientQueryHandler
 
 MOST_CLIENTS: Final = 20_000
 """That are told of in one answer, a producer of several groups in each of them; what is beyond
-`brokers.relaying.MOST_OF_GATEWAY` is refused."""
+`brokers.relay.MOST_OF_GATEWAY` is refused."""
 _NOT_HERE: Final = BrokerAnswer(ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 class Neighbours:
-    """A `brokers.relaying.CommandHandler` is its `answer`."""
+    """A `brokers.relay.CommandHandler` is its `answer`."""
 
     def __init__(self, processor: MessagingProcessor, clock: Clock) -> None:
         self._processor = processor

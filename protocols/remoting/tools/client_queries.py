@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -58,7 +58,7 @@ from protocols.remoting.mapped.offsets import is_virtual
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
 from protocols.remoting.tools.relay import BrokersBehind
-from protocols.remoting.virtual.translating import Translating
+from protocols.remoting.virtual.translation import Translating
 
 MOST_OPEN: Final = 256
 """Questions of tools without an answer at a time."""

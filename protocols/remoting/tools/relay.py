@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
 from popgate.wire.bodies.broker_stats import Rates, decode_producers

@@ -1,4 +1,4 @@
-"""/api/clients: list, ask for a stack, make one consume a message, tell them to reconnect."""
+"""/api/clients: list, request a stack, have one consume a message, have them reconnect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clients:
         ]
 
     async def _list(self, _request: web.Request) -> web.Response:
-        clients = sorted(self._processor.clients.all(), key=lambda one: one.client_id)
+        clients = sorted(self._processor.clients.all(), key=lambda client: client.client_id)
         shown_ones = [
             client_out(
                 client,
@@ -69,5 +69,5 @@ class Clients:
         fields.end()
         if whom != "all":
             raise BadRequest(f"reconnect is {shown(whom)}, it must be all")
-        told, not_told = self._processor.client_queries.reconnect_all(context_of(request))
-        return web.json_response({"told": told, "not_told": not_told})
+        reached, unreached = self._processor.client_queries.reconnect_all(context_of(request))
+        return web.json_response({"told": reached, "not_told": unreached})

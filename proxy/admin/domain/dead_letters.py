@@ -1,4 +1,4 @@
-"""/api/groups/{group}/dead-letters: count, look at, and give to the group again."""
+"""/api/groups/{group}/dead-letters: count, show and redrive."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class DeadLetterRoutes:
     async def _find(self, request: web.Request) -> web.Response:
         """`?message_id=…&topic=…&limit=…`, oldest first; bodies until there are too many of them."""
         limit = query_number(request, "limit")
-        found = await self._letters.find(
+        letters = await self._letters.find(
             context_of(request),
             request.match_info["group"],
             message_id=request.query.get("message_id", ""),
             topic=request.query.get("topic", ""),
             limit=20 if limit is None else limit,
         )
-        return web.json_response({"messages": _letters_out(found)})
+        return web.json_response({"messages": _letters_out(letters)})
 
     async def _redrive(self, request: web.Request) -> web.Response:
         """One step. `next` and `until` of the answer are those of the next step; no `next`: that was all."""
@@ -66,7 +66,7 @@ class DeadLetterRoutes:
         place = result.next
         return web.json_response(
             {
-                "moved": [_moved_out(one) for one in result.moved],
+                "moved": [_moved_out(moved_letter) for moved_letter in result.moved],
                 "refused": [
                     {"message_id": letter.message_id, "topic": letter.origin, **error_out(error)}
                     for letter, error in result.refused
@@ -88,9 +88,9 @@ def _moved_out(moved: Redriven) -> dict[str, object]:
 
 
 def _letters_out(letters: Sequence[Letter]) -> list[dict[str, object]]:
-    told = []
+    letter_forms = []
     left = _MOST_BODY_BYTES
     for letter in letters:
         left -= len(letter.message.body)
-        told.append({**message_out(letter.message, with_body=left >= 0), "origin": letter.origin})
-    return told
+        letter_forms.append({**message_out(letter.message, with_body=left >= 0), "origin": letter.origin})
+    return letter_forms

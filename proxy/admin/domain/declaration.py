@@ -1,7 +1,7 @@
-"""/api/apply: topics and groups made or changed to match a declaration, all in one request.
+"""/api/apply: creates and changes topics and groups to match a declaration, in one request.
 
-A declaration names what is to be so; a field that it does not name stays as it is, or becomes the
-default of something new. Everything is checked first: with one error nothing is done.
+A declaration describes the desired state; a field that it does not name keeps its value, or has the
+default for something new. Everything is checked first: after one error nothing is changed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Declared:
         topics, groups = await self._all(context_of(request))
         return web.json_response(
             {
-                "topics": [_config_out(one) for one in sorted(topics.values(), key=_name)],
-                "groups": [_config_out(one) for one in sorted(groups.values(), key=_name)],
+                "topics": [_config_out(config) for config in sorted(topics.values(), key=_name)],
+                "groups": [_config_out(config) for config in sorted(groups.values(), key=_name)],
             }
         )
 
@@ -103,10 +103,10 @@ class Declared:
                 # All of a turn of the loop share one write.
                 some = changes[begin : begin + _AT_ONCE]
                 await asyncio.gather(*(self._make(context, change) for change in some))
-        told = [_out(change) for change in changes]
-        same = len(wanted_topics) + len(wanted_groups) - sum(one.after is not None for one in changes)
+        change_forms = [_out(change) for change in changes]
+        same = len(wanted_topics) + len(wanted_groups) - sum(change.after is not None for change in changes)
         return web.json_response(
-            {"done": done, "changes": told, "errors": errors, "same": same - len(errors)}
+            {"done": done, "changes": change_forms, "errors": errors, "same": same - len(errors)}
         )
 
     # -- inside -------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ class Declared:
     async def _all(self, context: Context) -> tuple[dict[str, Config], dict[str, Config]]:
         """What users made: nothing of the system, no dead letters, no retries, no members of broadcasts."""
         topics: dict[str, Config] = {
-            one.name: one
-            for one in await self._processor.metadata.topics(context)
-            if not is_derived_topic(one.name) and not is_system_topic(one.name)
+            config.name: config
+            for config in await self._processor.metadata.topics(context)
+            if not is_derived_topic(config.name) and not is_system_topic(config.name)
         }
         groups: dict[str, Config] = {
-            one.name: one
-            for one in await self._processor.metadata.groups(context)
-            if not is_member(one) and not one.name.startswith(_SYSTEM_GROUPS)
+            config.name: config
+            for config in await self._processor.metadata.groups(context)
+            if not is_member(config) and not config.name.startswith(_SYSTEM_GROUPS)
         }
         return topics, groups
 

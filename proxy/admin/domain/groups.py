@@ -37,8 +37,8 @@ class Groups:
 
     async def _list(self, request: web.Request) -> web.Response:
         groups = await self._processor.metadata.groups(context_of(request))
-        found = [group_out(group) for group in sorted(groups, key=lambda one: one.name)]
-        return web.json_response({"groups": found})
+        group_forms = [group_out(group) for group in sorted(groups, key=lambda group: group.name)]
+        return web.json_response({"groups": group_forms})
 
     async def _create(self, request: web.Request) -> web.Response:
         config = self._config(await read_object(request))
@@ -52,15 +52,15 @@ class Groups:
             choice = await self._processor.mapped_groups.judge(context, name, action=Action.GET)
         except IllegalGroup:  # it is there all the same: a group of the cluster's own
             choice = self._processor.mapped_groups.choice(name)
-        told = {
+        body = {
             **group_out(config),
             "clients": len(self._processor.clients.consumers_of(name)),
             "mapping": {"mapped": choice.mapped, "why": choice.why},
             "progress": await self._all_progress(context, name, await self._topics_of(context, name)),
         }
         if config.broadcast:
-            told["members"] = await self._members(context, name)
-        return web.json_response(told)
+            body["members"] = await self._members(context, name)
+        return web.json_response(body)
 
     async def _progress(self, request: web.Request) -> web.Response:
         """Of every topic that the group has read, or of `?topic=` only."""
@@ -84,21 +84,23 @@ class Groups:
             await self._processor.metadata.topic(context, topic)
         for topic in topics:
             await self._processor.offsets.reset(context, name, topic, to)
-        told = to.value if isinstance(to, StartFrom) else to
-        return web.json_response({"group": name, "to": told, "topics": topics})
+        target = to.value if isinstance(to, StartFrom) else to
+        return web.json_response({"group": name, "to": target, "topics": topics})
 
     async def _members(self, context: Context, group: str) -> list[dict[str, object]]:
         """The clients of a broadcast group, and how far each one is."""
         members = await self._processor.metadata.members(context, group)
-        told: list[dict[str, object]] = []
-        for at, one in enumerate(members[:_MOST_MEMBERS_SHOWN]):
+        member_forms: list[dict[str, object]] = []
+        for at, member in enumerate(members[:_MOST_MEMBERS_SHOWN]):
             if at % _MEMBERS_AT_ONCE == 0:
                 # Others want the loop, too; nothing below needs to wait.
                 await asyncio.sleep(0)
-            reader = one.member_group
+            reader = member.member_group
             progress = await self._all_progress(context, reader, await self._topics_of(context, reader))
-            told.append({"client_id": one.client_id, "seen_ms": one.seen_ms, "progress": progress})
-        return told
+            member_forms.append(
+                {"client_id": member.client_id, "seen_ms": member.seen_ms, "progress": progress}
+            )
+        return member_forms
 
     async def _topics_of(self, context: Context, group: str) -> list[str]:
         return sorted(await self._processor.metadata.topics_of(context, group))

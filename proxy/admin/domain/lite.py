@@ -28,9 +28,11 @@ class LiteTopics:
         limit = _PAGE if limit is None else max(limit, 1)
         after = request.query.get("after", "")
         topic = request.match_info["topic"]
-        found = await self._processor.lite.listed(context_of(request), topic, after, limit)
-        last = found[-1].name if len(found) >= limit else None
-        return web.json_response({"lite_topics": [_out(one) for one in found], "next": last})
+        lite_topics = await self._processor.lite.listed(context_of(request), topic, after, limit)
+        last = lite_topics[-1].name if len(lite_topics) >= limit else None
+        return web.json_response(
+            {"lite_topics": [_out(lite_topic) for lite_topic in lite_topics], "next": last}
+        )
 
     async def _delete(self, request: web.Request) -> web.Response:
         topic, lite_topic = request.match_info["topic"], request.match_info["lite_topic"]

@@ -1,4 +1,4 @@
-"""/api/topics/…/messages, receive and ack: what `popgate send`, `receive` and `message` ask for."""
+"""/api/topics/…/messages, receive and ack: the requests of `popgate send`, `receive` and `message`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.web.fields import Fields, query_number, read_object
 from proxy.admin.web.json_forms import error_out, message_out, sent_out
 from proxy.admin.web.server import context_of
@@ -49,11 +49,11 @@ class Messages:
         context, topic = context_of(request), request.match_info["topic"]
         items = fields.items("messages")
         fields.end()
-        messages = [self._message_in(topic, context.peer, Fields(one, "a message")) for one in items]
+        messages = [self._message_in(topic, context.peer, Fields(part, "a message")) for part in items]
         with self._processor.budgets.allowance(context.peer) as held:
             held.take(sum(len(message.body) for message in messages))
             results = await self._processor.send(context, messages)
-        return web.json_response({"results": [sent_out(one) for one in results]})
+        return web.json_response({"results": [sent_out(result) for result in results]})
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:
         """Messages whose answer cannot be written are given back: they were never received."""
@@ -68,7 +68,7 @@ class Messages:
                 raise
 
     async def _answer(self, request: web.Request, messages: Sequence[StoredMessage]) -> web.StreamResponse:
-        body = json.dumps({"messages": [message_out(one) for one in messages]}, ensure_ascii=False)
+        body = json.dumps({"messages": [message_out(message) for message in messages]}, ensure_ascii=False)
         response = web.Response(text=body, content_type="application/json")
         await response.prepare(request)
         await response.write_eof()
@@ -82,19 +82,21 @@ class Messages:
         group, receipts = fields.required("group"), fields.texts("receipts")
         fields.end()
         results = await self._processor.ack(context_of(request), request.match_info["topic"], group, receipts)
-        return web.json_response({"results": [None if one is None else error_out(one) for one in results]})
+        return web.json_response(
+            {"results": [None if error is None else error_out(error) for error in results]}
+        )
 
     async def _show(self, request: web.Request) -> web.Response:
         topic, message_id = request.match_info["topic"], request.match_info["message_id"]
-        found = await self._found_by_id(context_of(request), topic, message_id)
-        return web.json_response({"messages": [message_out(one) for one in found]})
+        messages = await self._found_by_id(context_of(request), topic, message_id)
+        return web.json_response({"messages": [message_out(message) for message in messages]})
 
     async def _found_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         await self._processor.metadata.topic(context, topic)
-        found = await self._processor.lookup.find_by_id(context, topic, message_id)
-        if not found:
+        messages = await self._processor.lookup.find_by_id(context, topic, message_id)
+        if not messages:
             raise NotFound(f"no message {shown(message_id)} on topic {topic}")
-        return found
+        return messages
 
     async def _find(self, request: web.Request) -> web.Response:
         """`?key=…&from=…&to=…&limit=…`; times in milliseconds since the epoch."""
@@ -102,7 +104,7 @@ class Messages:
         key = request.query.get("key", "")
         begin, end, limit = (query_number(request, name) for name in ("from", "to", "limit"))
         await self._processor.metadata.topic(context, topic)
-        found = await self._processor.lookup.find_by_key(
+        messages = await self._processor.lookup.find_by_key(
             context,
             topic,
             key,
@@ -110,7 +112,7 @@ class Messages:
             end_ms=_LATEST_MS if end is None else end,
             limit=64 if limit is None else limit,
         )
-        return web.json_response({"messages": _bounded(found)})
+        return web.json_response({"messages": _bounded(messages)})
 
     def _message_in(self, topic: str, peer: str, fields: Fields) -> Message:
         delay_ms, at_ms = fields.number("delay_ms"), fields.number("deliver_at_ms")
@@ -157,11 +159,11 @@ class Messages:
         return wanted
 
 
-def _bounded(found: Sequence[StoredMessage]) -> list[dict[str, object]]:
+def _bounded(messages: Sequence[StoredMessage]) -> list[dict[str, object]]:
     """Messages with their bodies, until these are too much for one answer; then without."""
-    told = []
+    message_forms = []
     left = _MOST_FOUND_BYTES
-    for message in found:
+    for message in messages:
         left -= len(message.body)
-        told.append(message_out(message, with_body=left >= 0))
-    return told
+        message_forms.append(message_out(message, with_body=left >= 0))
+    return message_forms

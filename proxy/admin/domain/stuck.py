@@ -1,4 +1,4 @@
-"""/api/groups/{group}/stuck and /free: why a group does not go on, and to free what it holds."""
+"""/api/groups/{group}/stuck and /free: why a group makes no progress, and releasing what it holds."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Stuck:
         ]
 
     async def _explain(self, request: web.Request) -> web.Response:
-        found = await self._processor.stuck.explain(
+        explanation = await self._processor.stuck.explain(
             context_of(request),
             request.match_info["group"],
             request.query.get("topic", ""),
             client=request.query.get("client", ""),
             limit=_limit(request.query.get("limit")),
         )
-        return web.json_response(explanation_out(found))
+        return web.json_response(explanation_out(explanation))
 
     async def _free(self, request: web.Request) -> web.Response:
         """`which`: a receipt or a message id; without it the only message that is held.
@@ -53,24 +53,24 @@ class Stuck:
         return web.json_response({**grasp_out(freed.grasp), "dead_lettered": freed.dead_lettered})
 
 
-def explanation_out(found: Explanation) -> dict[str, Any]:
+def explanation_out(explanation: Explanation) -> dict[str, Any]:
     return {
-        "group": found.group,
-        "now_ms": found.now_ms,
-        "enabled": found.enabled,
-        "ordered": found.ordered,
-        "consumers": found.consumers,
-        "reasons": list(found.reasons),
-        "topics": [standing_out(standing, whole=found.whole) for standing in found.standings],
-        "members": [asdict(member) for member in found.members],
-        "held": [grasp_out(grasp) for grasp in found.grasps],
+        "group": explanation.group,
+        "now_ms": explanation.now_ms,
+        "enabled": explanation.enabled,
+        "ordered": explanation.ordered,
+        "consumers": explanation.consumers,
+        "reasons": list(explanation.reasons),
+        "topics": [standing_out(standing, whole=explanation.whole) for standing in explanation.standings],
+        "members": [asdict(member) for member in explanation.members],
+        "held": [grasp_out(grasp) for grasp in explanation.grasps],
     }
 
 
 def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
     """What the broker does not tell is null, and never 0."""
-    told = asdict(standing)
-    return told if whole else {name: told[name] if name in _ALWAYS_TOLD else None for name in told}
+    fields = asdict(standing)
+    return fields if whole else {name: fields[name] if name in _ALWAYS_TOLD else None for name in fields}
 
 
 def grasp_out(grasp: HeldMessage) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Topics:
 
     async def _list(self, request: web.Request) -> web.Response:
         topics = await self._processor.metadata.topics(context_of(request))
-        found = [topic_out(topic) for topic in sorted(topics, key=lambda one: one.name)]
-        return web.json_response({"topics": found})
+        topic_forms = [topic_out(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
+        return web.json_response({"topics": topic_forms})
 
     async def _create(self, request: web.Request) -> web.Response:
         config = self._config(await read_object(request))
@@ -63,18 +63,18 @@ class Topics:
             some = queues[at : at + _AT_ONCE]
             bounds = await asyncio.gather(
                 *(
-                    self._processor.offsets.bounds(context, config.name, one.broker, one.queue_id)
-                    for one in some
+                    self._processor.offsets.bounds(context, config.name, queue.broker, queue.queue_id)
+                    for queue in some
                 )
             )
             places += [
                 {
                     "broker": queue.broker,
                     "queue_id": queue.queue_id,
-                    "minimum": found.minimum,
-                    "maximum": found.maximum,
+                    "minimum": queue_bounds.minimum,
+                    "maximum": queue_bounds.maximum,
                 }
-                for queue, found in zip(some, bounds, strict=True)
+                for queue, queue_bounds in zip(some, bounds, strict=True)
             ]
         return places
 
@@ -99,7 +99,7 @@ def type_in(name: str) -> MessageType:
     try:
         return MessageType(name)
     except ValueError:
-        known = ", ".join(one.value for one in MessageType)
+        known = ", ".join(message_type.value for message_type in MessageType)
         raise BadRequest(f"{shown(name)} is no message type; there are {known}") from None
 
 

@@ -1,4 +1,4 @@
-"""/api/backups: take one, list them. Always in the folder of the settings, whatever is asked for."""
+"""/api/backups: create and list backups, always in the configured folder."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Backups:
                 " cluster by slaves, or by copies of its brokers' store folders)",
             )
         backup = await store.take_backup(self._folder / name)
-        told = _out(backup.path, backup.facts, backup.files, backup.size)
-        return web.json_response(told, status=201)
+        body = _out(backup.path, backup.facts, backup.files, backup.size)
+        return web.json_response(body, status=201)
 
     async def _list(self, _request: web.Request) -> web.Response:
         """The files are not read; `popgate backup --verify` does that."""
-        found = await asyncio.to_thread(_listed, self._folder)
-        return web.json_response({"folder": str(self._folder), "backups": found})
+        backup_forms = await asyncio.to_thread(_listed, self._folder)
+        return web.json_response({"folder": str(self._folder), "backups": backup_forms})
 
     def _fresh_name(self) -> str:
         now_ms = self._clock.now_ms()
@@ -66,10 +66,10 @@ def _listed(folder: Path) -> list[dict[str, object]]:
     from brokers.embedded.storage.backup_files import list_backups
 
     return [
-        error_out(one)
-        if isinstance(one, GatewayError)
-        else _out(one.path, one.facts, len(one.files), one.size)
-        for one in list_backups(folder)
+        error_out(backup)
+        if isinstance(backup, GatewayError)
+        else _out(backup.path, backup.facts, len(backup.files), backup.size)
+        for backup in list_backups(folder)
     ]
 
 

@@ -1,4 +1,4 @@
-"""/api/cluster: the name servers and brokers behind this gateway, each asked now."""
+"""/api/cluster: the current state of the name servers and brokers behind this gateway."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Cluster:
             )
         view = await cluster.cluster()
         figures = self._broker.figures()
-        told = {name: figures[figure] for name, figure in _FIGURES.items() if figure in figures}
-        return web.json_response({**cluster_out(view), "gateway": {**told, **self._settings()}})
+        gateway_figures = {name: figures[figure] for name, figure in _FIGURES.items() if figure in figures}
+        return web.json_response({**cluster_out(view), "gateway": {**gateway_figures, **self._settings()}})
 
 
 def cluster_out(view: ClusterView) -> dict[str, Any]:
     return {
-        "name_servers": [_name_server_out(one) for one in view.name_servers],
-        "brokers": [_broker_out(one) for one in view.brokers],
+        "name_servers": [_name_server_out(name_server) for name_server in view.name_servers],
+        "brokers": [_broker_out(broker) for broker in view.brokers],
         "not_asked": view.not_asked,
         "refusals": dict(view.refusals),
         "unserved": [
@@ -64,30 +64,30 @@ def cluster_out(view: ClusterView) -> dict[str, Any]:
     }
 
 
-def _name_server_out(one: NameServerView) -> dict[str, Any]:
+def _name_server_out(view: NameServerView) -> dict[str, Any]:
     return {
-        "address": one.address,
-        "trouble": one.trouble,
-        "answer_ms": None if one.trouble else round(one.answer_ms, 1),
-        "in_use": one.in_use,
-        "brokers": None if one.trouble else dict(one.brokers),
+        "address": view.address,
+        "trouble": view.trouble,
+        "answer_ms": None if view.trouble else round(view.answer_ms, 1),
+        "in_use": view.in_use,
+        "brokers": None if view.trouble else dict(view.brokers),
     }
 
 
-def _broker_out(one: BrokerView) -> dict[str, Any]:
-    ahead = one.clock_ahead_ms
+def _broker_out(view: BrokerView) -> dict[str, Any]:
+    ahead = view.clock_ahead_ms
     return {
-        "cluster": one.cluster,
-        "name": one.name,
-        "number": one.number,
-        "address": one.address,
-        "role": one.role,
-        "links": one.links,
-        "trouble": one.trouble,
-        "answer_ms": None if one.trouble else round(one.answer_ms, 1),
-        "version": one.version or None,
+        "cluster": view.cluster,
+        "name": view.name,
+        "number": view.number,
+        "address": view.address,
+        "role": view.role,
+        "links": view.links,
+        "trouble": view.trouble,
+        "answer_ms": None if view.trouble else round(view.answer_ms, 1),
+        "version": view.version or None,
         "clock_ahead_ms": None if ahead is None else [round(ahead[0]), round(ahead[1])],
-        "settings": dict(one.settings),
-        "settings_trouble": one.settings_trouble,
-        "figures": dict(one.figures),
+        "settings": dict(view.settings),
+        "settings_trouble": view.settings_trouble,
+        "figures": dict(view.figures),
     }

@@ -1,4 +1,4 @@
-"""/health, /ready and /metrics: for machines that watch."""
+"""/health, /ready and /metrics, for monitoring."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Health:
 
     async def _health(self, _request: web.Request) -> web.Response:
         """200 as long as the event loop turns."""
-        told: dict[str, object] = {"status": "ok", "state": self._state()}
+        body: dict[str, object] = {"status": "ok", "state": self._state()}
         if self._membership is not None:
-            told["processes"] = list(self._membership.roster.members)
-        return web.json_response(told)
+            body["processes"] = list(self._membership.roster.members)
+        return web.json_response(body)
 
     async def _ready(self, _request: web.Request) -> web.Response:
         """200 while clients are served, 503 before and after."""
         state = self._state()
-        told = {"state": state}
+        body = {"state": state}
         if self._missing is not None and (missing := self._missing()):
-            told["missing"] = missing
-        return web.json_response(told, status=200 if state == "ready" else 503)
+            body["missing"] = missing
+        return web.json_response(body, status=200 if state == "ready" else 503)
 
     async def _scrape(self, request: web.Request) -> web.Response:
         if self._membership is None:

@@ -1,4 +1,4 @@
-"""/api/faults: what went wrong on purpose. It is there only where the setting `faults` is on."""
+"""/api/faults: the injected faults. It exists only if the setting `faults` is on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def fault_routes(faults: Faults | None) -> list[web.RouteDef]:
     if faults is None:
         return []
 
-    async def told(_request: web.Request) -> web.Response:
+    async def show_faults(_request: web.Request) -> web.Response:
         """The plan, the calls of each step, and the faults that happened, by number (the latest 10,000)."""
-        happened = [asdict(one) for one in faults.happened]
+        happened = [asdict(fault) for fault in faults.happened]
         return web.json_response(
             {"faults": faults.text, "calls": faults.calls, "count": faults.count, "happened": happened}
         )
 
-    return [web.get("/api/faults", told)]
+    return [web.get("/api/faults", show_faults)]

@@ -1,4 +1,4 @@
-"""/api/reload: read the settings anew and take them, or say what is wrong or what would change."""
+"""/api/reload: reload the settings, or report the fault or the changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReloadRoutes:
         reloads = self._known()
         try:
             if only_look:
-                return web.json_response({"changes": [one.facts() for one in await reloads.look()]})
+                return web.json_response({"changes": [change.facts() for change in await reloads.look()]})
             return web.json_response((await self._whole(reloads)).facts())
         except SettingsWrong as error:
             raise BadRequest(str(error)) from None

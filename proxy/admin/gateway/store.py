@@ -1,4 +1,4 @@
-"""/api/store: how the store is, and how much room it has."""
+"""/api/store: the state of the store, and its free disk space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/version and /api/settings: what is running here, and how it is set."""
+"""/api/version and /api/settings: the running version, and its effective settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class HouseFacts:
         return [web.get("/api/version", self._version), web.get("/api/settings", self._effective)]
 
     async def _version(self, _request: web.Request) -> web.Response:
-        told = {
+        body = {
             "version": __version__,
             "compiled": is_compiled(),
             "python": platform.python_version(),
             "listening": self._addresses(),
             "broker": self._settings.broker,
         }
-        return web.json_response(told)
+        return web.json_response(body)
 
     async def _effective(self, _request: web.Request) -> web.Response:
         """All settings as they hold; secrets are masked by their type."""

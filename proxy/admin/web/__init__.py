@@ -1,4 +1,4 @@
-"""The server of the admin port: what it reads, and how answers and failures become JSON.
+"""The HTTP server of the admin port: request parsing, and responses and failures as JSON.
 
 *Statuses* map faults to HTTP; *fields* read the JSON of requests within bounds; *JSON forms* are
 those of the domain.

@@ -1,4 +1,4 @@
-"""Reads the JSON objects and queries that come in: typed, bounded, unknown fields refused by name."""
+"""Parses the JSON objects and queries of requests: typed, bounded, unknown fields refused by name."""
 
 from __future__ import annotations
 
@@ -80,14 +80,15 @@ class Fields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         values = self.items(name)
-        if not all(isinstance(one, str) for one in values):
+        if not all(isinstance(text, str) for text in values):
             raise BadRequest(f"{name} in {self._name} must be a list of texts")
-        return tuple(_encodable(one, name, self._name) for one in values)
+        return tuple(_encodable(text, name, self._name) for text in values)
 
     def numbers(self, name: str) -> tuple[int, ...]:
         values = self.items(name)
         if not all(
-            isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= _HIGHEST for one in values
+            isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= _HIGHEST
+            for number in values
         ):
             raise BadRequest(f"{name} in {self._name} must be a list of whole numbers")
         return tuple(values)
@@ -100,11 +101,11 @@ class Fields:
 
     def pairs(self, name: str) -> dict[str, str]:
         values = self._get(name, dict, "an object of texts") or {}
-        if not all(isinstance(one, str) for one in values.values()):
+        if not all(isinstance(text, str) for text in values.values()):
             raise BadRequest(f"{name} in {self._name} must be an object of texts")
         return {
-            _encodable(key, name, self._name): _encodable(one, name, self._name)
-            for key, one in values.items()
+            _encodable(key, name, self._name): _encodable(text, name, self._name)
+            for key, text in values.items()
         }
 
     def inner(self, name: str) -> Fields | None:

@@ -43,7 +43,7 @@ _PERMISSIONS = {
 def topic_out(topic: TopicConfig) -> dict[str, Any]:
     return {
         "name": topic.name,
-        "types": [one.value for one in topic.message_types],
+        "types": [message_type.value for message_type in topic.message_types],
         "queues": topic.queues,
         "read_queues": topic.read_queues,
         "write_queues": topic.write_queues,
@@ -83,23 +83,23 @@ def progress_out(topic: str, queues: Sequence[Progress], *, whole: bool = True) 
     """`whole`: the broker tells what is held and what rests; else those figures are null."""
     return {
         "topic": topic,
-        "lag": sum(one.lag for one in queues),
-        "in_flight": sum(one.in_flight for one in queues) if whole else None,
-        "waiting": sum(one.waiting for one in queues) if whole else None,
+        "lag": sum(queue.lag for queue in queues),
+        "in_flight": sum(queue.in_flight for queue in queues) if whole else None,
+        "waiting": sum(queue.waiting for queue in queues) if whole else None,
         "queues": [
             {
-                "broker": one.broker,
-                "queue_id": one.queue_id,
-                "minimum": one.bounds.minimum,
-                "maximum": one.bounds.maximum,
-                "committed": one.committed,
-                "frontier": one.frontier,
-                "in_flight": one.in_flight if whole else None,
-                "waiting": one.waiting if whole else None,
-                "lag": one.lag,
-                "retry": one.retry,
+                "broker": queue.broker,
+                "queue_id": queue.queue_id,
+                "minimum": queue.bounds.minimum,
+                "maximum": queue.bounds.maximum,
+                "committed": queue.committed,
+                "frontier": queue.frontier,
+                "in_flight": queue.in_flight if whole else None,
+                "waiting": queue.waiting if whole else None,
+                "lag": queue.lag,
+                "retry": queue.retry,
             }
-            for one in queues
+            for queue in queues
         ],
     }
 
@@ -122,19 +122,19 @@ def error_out(error: GatewayError) -> dict[str, Any]:
 
 def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
     """A body that is text is `body`, another one `body_base64`; one that is left out is told by `size`."""
-    found = names.decode_properties(message.properties)
-    told: dict[str, Any] = {
-        "message_id": found.get(names.UNIQ_KEY, ""),
+    properties = names.decode_properties(message.properties)
+    form: dict[str, Any] = {
+        "message_id": properties.get(names.UNIQ_KEY, ""),
         "topic": message.topic,
         "broker": message.broker,
         "queue_id": message.queue_id,
         "offset": message.offset,
-        "tag": found.get(names.TAGS, ""),
-        "keys": found.get(names.KEYS, "").split(),
-        "message_group": found.get(names.SHARDING_KEY, ""),
-        "lite_topic": found.get(names.LITE_TOPIC, ""),
-        "priority": _number(found.get(names.PRIORITY, "")),
-        "properties": {name: value for name, value in found.items() if name not in _SYSTEM_PROPERTIES},
+        "tag": properties.get(names.TAGS, ""),
+        "keys": properties.get(names.KEYS, "").split(),
+        "message_group": properties.get(names.SHARDING_KEY, ""),
+        "lite_topic": properties.get(names.LITE_TOPIC, ""),
+        "priority": _number(properties.get(names.PRIORITY, "")),
+        "properties": {name: value for name, value in properties.items() if name not in _SYSTEM_PROPERTIES},
         "born_ms": message.born_ms,
         "born_host": message.born_host,
         "stored_ms": message.store_ms,
@@ -144,12 +144,12 @@ def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, 
         "size": len(message.body),
     }
     if not with_body:
-        return told
+        return form
     try:
-        told["body"] = message.body.decode()
+        form["body"] = message.body.decode()
     except UnicodeDecodeError:
-        told["body_base64"] = base64.b64encode(message.body).decode()
-    return told
+        form["body_base64"] = base64.b64encode(message.body).decode()
+    return form
 
 
 def _number(text: str) -> int | None:

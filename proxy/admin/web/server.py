@@ -1,10 +1,9 @@
-"""The admin port itself: one aiohttp server, errors as JSON, bounds on what it reads.
+"""The admin server: aiohttp, with errors as JSON and bounded requests.
 
-It has no authentication, so a web page must not be able to use the browser of somebody who runs
-a gateway: requests with a body must be `application/json` (which needs a preflight that is never
-granted), what changes something must not come from a page of another origin, and while the port
-listens on loopback only, the name it is called by must be an address, `localhost`, or one of
-`api.hosts` (which stops names that were made to point here).
+It has no authentication, so a web page must not be able to use the browser of an operator: requests with a
+body must be `application/json` (which needs a preflight that is never granted), modifying requests must not
+come from a page of another origin, and while the port listens on loopback only, the host name of the request
+must be an address, `localhost`, or one of `api.hosts` (against DNS rebinding).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.web.json_forms import error_out
 from proxy.admin.web.statuses import status_of
 
@@ -163,7 +162,7 @@ class AdminServer:
 
     def _has_unasked(self) -> bool:
         """Whether there are any. Who has gone is forgotten."""
-        self._unasked = {one for one in self._unasked if one.transport is not None}
+        self._unasked = {request for request in self._unasked if request.transport is not None}
         return bool(self._unasked or self._adopting)
 
     @web.middleware

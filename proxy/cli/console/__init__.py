@@ -1,1 +1,1 @@
-"""What every command needs: options, output, failures, and the admin port of a gateway."""
+"""Shared by all commands: options, output, failures, and the client of the admin port."""

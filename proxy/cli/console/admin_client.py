@@ -1,6 +1,6 @@
-"""Asks a running gateway over its admin address; what goes wrong becomes a `Failure`.
+"""The client of the admin port of a running gateway; errors become a `Failure`.
 
-Plain `http.client`: a command starts several times faster than with an asyncio client.
+It uses `http.client`: a command starts several times faster than with an asyncio client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes that mean something, and one sentence on standard error."""
+"""Failures of commands: meaningful exit codes, and one sentence on standard error."""
 
 from __future__ import annotations
 

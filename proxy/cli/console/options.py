@@ -52,10 +52,10 @@ def moment(text: str | None) -> int | None:
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
     """What options of the form name=value say. Raises BadParameter."""
-    found = {}
+    by_name = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{text!r} does not name a value: write name=value")
-        found[name] = value
-    return found
+        by_name[name] = value
+    return by_name

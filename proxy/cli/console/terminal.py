@@ -1,7 +1,7 @@
-"""What commands print: tables and colour on a terminal, tab-separated lines in a pipe, or JSON.
+"""The output of commands: tables and colour on a terminal, tab-separated lines in a pipe, or JSON.
 
-Text that came from elsewhere (names, bodies, properties) is made visible first: on a terminal
-an escape sequence in a message body must not do anything, and in a pipe one item is one line.
+Text from outside (names, bodies, properties) is escaped first: an escape sequence in a message body must
+have no effect on a terminal, and in a pipe each item is one line.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _cell(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, (list, tuple)):
-        return ",".join(visible(str(one)) for one in cell) or "-"
+        return ",".join(visible(str(part)) for part in cell) or "-"
     return visible(str(cell))
 
 
@@ -160,8 +160,8 @@ def _line(text: str) -> None:
 class Progress:
     """A bar on standard error while a person waits for many things, unless it stands among the output."""
 
-    def __init__(self, what: str, total: int | None) -> None:
-        self._what = what
+    def __init__(self, label: str, total: int | None) -> None:
+        self._what = label
         self._total = total
         self._bar: Any = None
 

@@ -1,1 +1,1 @@
-"""`popgate doctor`: what it sees of an address, of a cluster, and of the brokers in it."""
+"""`popgate doctor`: findings about an address, about a cluster, and about its brokers."""

@@ -1,8 +1,8 @@
-"""What `popgate doctor` makes of the brokers of a RocketMQ cluster: versions, clocks, settings, stores.
+"""Findings of `popgate doctor` about the brokers of a RocketMQ cluster: versions, clocks, settings, stores.
 
 Versions known to be bad: RocketMQ's issues 7724 (redelivers another message than the one that is due),
-7914 (loses what was not acknowledged) and 8479 (stuck on topics that were made anew), which are in
-versions of 5 before 5.3.1.
+7914 (loses unacknowledged messages) and 8479 (stuck on recreated topics), which affect versions 5
+before 5.3.1.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ def broker_findings(brokers: Sequence[Told]) -> Iterator[Finding]:
     yield from _stores(brokers)
 
 
-def broker_name(one: Told) -> str:
-    return f"{one['role']} {one['name']}" + (f" ({one['number']})" if one["number"] else "")
+def broker_name(broker: Told) -> str:
+    return f"{broker['role']} {broker['name']}" + (f" ({broker['number']})" if broker["number"] else "")
 
 
 def named(names: Iterable[str]) -> str:
-    told = list(names)
-    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    return ", ".join(told[:_MOST_NAMED]) + more
+    all_names = list(names)
+    more = f" and {len(all_names) - _MOST_NAMED} more" if len(all_names) > _MOST_NAMED else ""
+    return ", ".join(all_names[:_MOST_NAMED]) + more
 
 
 def _versions(brokers: Sequence[Told]) -> Iterator[Finding]:
     by_version: dict[str, list[str]] = {}
-    for one in brokers:
-        by_version.setdefault(one["version"] or "", []).append(broker_name(one))
+    for broker in brokers:
+        by_version.setdefault(broker["version"] or "", []).append(broker_name(broker))
     for text, names in sorted(by_version.items()):
         who = named(names)
-        found = _version(text)
-        if found is None:
+        matched = _version(text)
+        if matched is None:
             yield Finding(
                 "version", Level.WARNING, f"{who}: the version is not told", "look: mqadmin clusterList"
             )
             continue
-        version = tuple(int(part) for part in found.groups())
+        version = tuple(int(part) for part in matched.groups())
         if version < _FIRST_5:
             yield Finding(
                 "version",
@@ -79,8 +79,8 @@ def _versions(brokers: Sequence[Told]) -> Iterator[Finding]:
             )
         else:
             missing = [
-                what
-                for since, what in (
+                feature
+                for since, feature in (
                     (_RECALLS, "delayed messages cannot be recalled"),
                     (_FREE_RETURNS, "what is given back undelivered counts as an attempt"),
                 )
@@ -103,29 +103,29 @@ def _versions(brokers: Sequence[Told]) -> Iterator[Finding]:
 
 
 def _clocks(brokers: Sequence[Told]) -> Iterator[Finding]:
-    known = [one for one in brokers if one["clock_ahead_ms"] is not None]
+    known = [broker for broker in brokers if broker["clock_ahead_ms"] is not None]
     wrong = False
-    for one in known:
-        low, high = one["clock_ahead_ms"]
+    for broker in known:
+        low, high = broker["clock_ahead_ms"]
         if low > _SKEW_MS or high < -_SKEW_MS:
             wrong = True
             by = f"{(low if low > 0 else -high) / 1000:.0f} s {'ahead of' if low > 0 else 'behind'}"
             yield Finding(
                 "broker-clock",
                 Level.WARNING,
-                f"the clock of {broker_name(one)} is at least {by} the gateway's",
+                f"the clock of {broker_name(broker)} is at least {by} the gateway's",
                 "let NTP set both: delayed messages come at the wrong time, and open transactions are asked"
                 " about too early or too late",
             )
     if known and not wrong:
         yield Finding("broker-clock", Level.OK, "the brokers' clocks agree with the gateway's")
     if len(known) < len(brokers):
-        silent = named(broker_name(one) for one in brokers if one["clock_ahead_ms"] is None)
+        silent = named(broker_name(broker) for broker in brokers if broker["clock_ahead_ms"] is None)
         yield Finding("broker-clock", Level.SKIPPED, f"{silent}: no clock is told")
 
 
 def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
-    hidden = [one for one in brokers if one["settings_trouble"]]
+    hidden = [broker for broker in brokers if broker["settings_trouble"]]
     if hidden:
         yield Finding(
             "permission",
@@ -134,21 +134,21 @@ def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
             "see that the brokers accept the gateway's account (remote.access_key), else this look knows"
             " nothing of filters, delays and permissions",
         )
-    masters = [one for one in brokers if one["role"] == "master" and one["settings"]]
-    for one in masters:
-        permission = _number(one, "brokerPermission", _READ | _WRITE)
+    masters = [broker for broker in brokers if broker["role"] == "master" and broker["settings"]]
+    for broker in masters:
+        permission = _number(broker, "brokerPermission", _READ | _WRITE)
         if permission & _WRITE and permission & _READ:
             continue
         draining = bool(permission & _READ)
         yield Finding(
             "permission",
             Level.WARNING if draining else Level.PROBLEM,
-            f"{broker_name(one)} has permission {permission}: it takes no messages"
+            f"{broker_name(broker)} has permission {permission}: it takes no messages"
             + (", and gives out what it has" if draining else ", and gives none out"),
-            f"if it is not being taken out of service: mqadmin updateBrokerConfig -b {one['address']}"
+            f"if it is not being taken out of service: mqadmin updateBrokerConfig -b {broker['address']}"
             " -k brokerPermission -v 6",
         )
-    if masters and not any(_number(one, "brokerPermission", 6) & _WRITE for one in masters):
+    if masters and not any(_number(broker, "brokerPermission", 6) & _WRITE for broker in masters):
         yield Finding(
             "permission", Level.PROBLEM, "no broker takes messages", "see above: one of them must have 6"
         )
@@ -156,24 +156,24 @@ def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
 
 def _settings(brokers: Sequence[Told]) -> Iterator[Finding]:
     """What clients may ask for and brokers may have switched off."""
-    shown = [one for one in brokers if one["role"] == "master" and one["settings"]]
+    shown = [broker for broker in brokers if broker["role"] == "master" and broker["settings"]]
     for check, setting, wanted, without, advice in _SWITCHES:
-        off = [one for one in shown if one["settings"].get(setting, wanted) != wanted]
+        off = [broker for broker in shown if broker["settings"].get(setting, wanted) != wanted]
         if off:
             yield Finding(check, Level.WARNING, f"{named(map(broker_name, off))}: {without}", advice)
-        elif setting not in _ONLY_TROUBLE and any(setting in one["settings"] for one in shown):
+        elif setting not in _ONLY_TROUBLE and any(setting in broker["settings"] for broker in shown):
             yield Finding(check, Level.OK, f"{setting} is {wanted} on all brokers")
-    delays = {_number(one, "timerMaxDelaySec", 0) for one in shown} - {0}
+    delays = {_number(broker, "timerMaxDelaySec", 0) for broker in shown} - {0}
     if delays:
         yield Finding("delay", Level.OK, f"messages can be delayed by {duration_text(min(delays))} at most")
-    for one in shown:
-        interval_s = _number(one, "transactionCheckInterval", 30_000) / 1000
-        most = _number(one, "transactionCheckMax", 15)
+    for broker in shown:
+        interval_s = _number(broker, "transactionCheckInterval", 30_000) / 1000
+        most = _number(broker, "transactionCheckMax", 15)
         if interval_s * most < _SHORTEST_OPEN_S:
             yield Finding(
                 "transaction",
                 Level.WARNING,
-                f"{broker_name(one)} looks at open transactions every {interval_s:g} s, {most} times:"
+                f"{broker_name(broker)} looks at open transactions every {interval_s:g} s, {most} times:"
                 f" it gives them up after {interval_s * most:g} s",
                 "raise transactionCheckInterval (30000 is RocketMQ's own)",
             )
@@ -230,59 +230,59 @@ _ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
 
 def _copies(brokers: Sequence[Told]) -> Iterator[Finding]:
     """Whether what is answered outlives its master, where there are brokers that could keep it."""
-    followed = {(one["cluster"], one["name"]) for one in brokers if one["role"] != "master"}
-    for one in brokers:
-        settings = one["settings"]
+    followed = {(broker["cluster"], broker["name"]) for broker in brokers if broker["role"] != "master"}
+    for broker in brokers:
+        settings = broker["settings"]
         role = settings.get("brokerRole", "")
-        if one["role"] != "master" or not role or (one["cluster"], one["name"]) not in followed:
+        if broker["role"] != "master" or not role or (broker["cluster"], broker["name"]) not in followed:
             continue
         if settings.get("enableControllerMode") == "true":
-            kept = settings.get("allAckInSyncStateSet") == "true" or _number(one, "inSyncReplicas", 1) > 1
+            kept = settings.get("allAckInSyncStateSet") == "true" or _number(broker, "inSyncReplicas", 1) > 1
             advice = "set allAckInSyncStateSet=true in broker.conf"
         elif role == "SYNC_MASTER":
             # Its default is 1: itself. SYNC_MASTER alone waits for nobody.
-            kept = _number(one, "inSyncReplicas", 1) > 1
+            kept = _number(broker, "inSyncReplicas", 1) > 1
             advice = "set inSyncReplicas=2 in broker.conf: with 1 a SYNC_MASTER waits for nobody"
         else:
             kept = False
             advice = "set brokerRole=SYNC_MASTER and inSyncReplicas=2 in broker.conf, if none may be lost"
         if kept:
             yield Finding(
-                "copies", Level.OK, f"{broker_name(one)} answers when another broker has the message"
+                "copies", Level.OK, f"{broker_name(broker)} answers when another broker has the message"
             )
         else:
             yield Finding(
                 "copies",
                 Level.WARNING,
-                f"{broker_name(one)} answers before another broker has the message: its death can lose what"
-                " it answered",
+                f"{broker_name(broker)} answers before another broker has the message: its death can lose"
+                " what it answered",
                 advice,
             )
 
 
 def _stores(brokers: Sequence[Told]) -> Iterator[Finding]:
-    for one in brokers:
-        share = _real(one["figures"].get("commitLogDiskRatio", ""))
+    for broker in brokers:
+        share = _real(broker["figures"].get("commitLogDiskRatio", ""))
         if share >= _FULL:
             yield Finding(
                 "broker-disk",
                 Level.PROBLEM,
-                f"the disk of {broker_name(one)} is {share:.0%} full: messages are deleted before their time,"
-                " and sends refused soon",
+                f"the disk of {broker_name(broker)} is {share:.0%} full: messages are deleted before their"
+                " time, and sends refused soon",
                 "give it room, or lower fileReservedTime",
             )
-        behind_s = _real(one["figures"].get("timerReadBehind", ""))
+        behind_s = _real(broker["figures"].get("timerReadBehind", ""))
         if behind_s > _TIMER_BEHIND_S:
             yield Finding(
                 "delay",
                 Level.WARNING,
-                f"the timer of {broker_name(one)} is {behind_s:.0f} s behind: delayed messages come late",
+                f"the timer of {broker_name(broker)} is {behind_s:.0f} s behind: delayed messages come late",
                 "its disk or processor is too slow for what it has to do",
             )
 
 
-def _number(one: Told, setting: str, otherwise: int) -> int:
-    text = one["settings"].get(setting, "")
+def _number(broker: Told, setting: str, otherwise: int) -> int:
+    text = broker["settings"].get(setting, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else otherwise
 
 

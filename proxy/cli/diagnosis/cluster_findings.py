@@ -1,4 +1,4 @@
-"""What `popgate doctor` makes of a RocketMQ cluster, by what the gateway before it sees (/api/cluster)."""
+"""Findings of `popgate doctor` about a RocketMQ cluster, from the view of its gateway (/api/cluster)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from proxy.config.units import counted
 _OLD_ROUTE_S = 120.0
 
 
-def cluster_findings(told: Told, topics: Sequence[Told] = ()) -> list[Finding]:
+def cluster_findings(cluster: Told, topics: Sequence[Told] = ()) -> list[Finding]:
     """Findings by the answer of `/api/cluster` and the list of `/api/topics`, the most general first."""
-    brokers = [one for one in told["brokers"] if not one["trouble"]]
+    brokers = [broker for broker in cluster["brokers"] if not broker["trouble"]]
     return [
-        *_name_servers(told["name_servers"]),
-        *_reached(told),
+        *_name_servers(cluster["name_servers"]),
+        *_reached(cluster),
         *broker_findings(brokers),
         *_topics(topics),
-        *_groups(told["unserved"]),
-        *_gateway(told["gateway"], told["refusals"]),
+        *_groups(cluster["unserved"]),
+        *_gateway(cluster["gateway"], cluster["refusals"]),
     ]
 
 
 def _name_servers(servers: Sequence[Told]) -> Iterator[Finding]:
-    silent = [one for one in servers if one["trouble"]]
-    talking = [one for one in servers if not one["trouble"]]
-    for one in silent:
+    silent = [server for server in servers if server["trouble"]]
+    talking = [server for server in servers if not server["trouble"]]
+    for server in silent:
         yield Finding(
             "name-server",
             Level.WARNING if talking else Level.PROBLEM,
-            f"name server {one['address']} does not answer: {one['trouble']}",
+            f"name server {server['address']} does not answer: {server['trouble']}",
             "start it, or take it out of the setting broker; a network rule must let the gateway to its port"
             + ("" if talking else "; the last known routes serve until then"),
         )
     if not talking:
         return
-    names = named(one["address"] for one in talking)
-    agree = all(one["brokers"] == talking[0]["brokers"] for one in talking)
+    names = named(server["address"] for server in talking)
+    agree = all(server["brokers"] == talking[0]["brokers"] for server in talking)
     if agree:
         several = len(talking) > 1
-        what = f"{counted(len(talking), 'name server')} {'answer' if several else 'answers'}: {names}"
-        what += "; all tell the same brokers" if several else ""
-        yield Finding("name-server", Level.OK, what)
+        sentence = f"{counted(len(talking), 'name server')} {'answer' if several else 'answers'}: {names}"
+        sentence += "; all tell the same brokers" if several else ""
+        yield Finding("name-server", Level.OK, sentence)
         if len(servers) == 1:
             yield Finding(
                 "name-server",
@@ -53,26 +53,26 @@ def _name_servers(servers: Sequence[Told]) -> Iterator[Finding]:
                 "run a second one and name both: rocketmq://ns-1:9876,ns-2:9876",
             )
         return
-    for broker in sorted({name for one in talking for name in one["brokers"]}):
+    for broker in sorted({name for server in talking for name in server["brokers"]}):
         by_address: dict[str, list[str]] = {}
-        for one in talking:
-            by_address.setdefault(one["brokers"].get(broker, "nothing"), []).append(one["address"])
+        for server in talking:
+            by_address.setdefault(server["brokers"].get(broker, "nothing"), []).append(server["address"])
         if len(by_address) > 1:
-            told = "; ".join(
+            opinions = "; ".join(
                 f"{address or 'no master'} says {named(who)}" for address, who in by_address.items()
             )
             yield Finding(
                 "name-server",
                 Level.WARNING,
-                f"name servers do not agree on broker {broker}: {told}",
+                f"name servers do not agree on broker {broker}: {opinions}",
                 "one that has just started learns within half a minute; else the broker's namesrvAddr must"
                 " name all of them, and all must be of the same cluster",
             )
 
 
-def _reached(told: Told) -> Iterator[Finding]:
-    servers, brokers = told["name_servers"], told["brokers"]
-    remote = not all(_is_loopback(one["address"]) for one in servers)
+def _reached(cluster: Told) -> Iterator[Finding]:
+    servers, brokers = cluster["name_servers"], cluster["brokers"]
+    remote = not all(_is_loopback(server["address"]) for server in servers)
     if not brokers:
         yield Finding(
             "broker",
@@ -80,56 +80,61 @@ def _reached(told: Told) -> Iterator[Finding]:
             "no broker is known",
             "start one with namesrvAddr set to these name servers",
         )
-    for one in brokers:
-        name = broker_name(one)
-        if one["trouble"]:
-            yield _unreached(one, remote=remote)
+    for broker in brokers:
+        name = broker_name(broker)
+        if broker["trouble"]:
+            yield _unreached(broker, remote=remote)
             continue
-        if remote and _is_loopback(one["address"]):
+        if remote and _is_loopback(broker["address"]):
             yield Finding(
                 "broker",
                 Level.WARNING,
-                f"{name} tells everybody that it is at {one['address']}: other machines do not find it there",
+                f"{name} tells everybody that it is at {broker['address']}: other machines do not find it"
+                " there",
                 "set brokerIP1 of the broker to an address that all gateways reach",
             )
-        acting = one["role"] == "acting master"
+        acting = broker["role"] == "acting master"
         yield Finding(
             "broker",
             Level.WARNING if acting else Level.OK,
-            f"{name} at {one['address']} answers in {one['answer_ms']:.0f} ms"
+            f"{name} at {broker['address']} answers in {broker['answer_ms']:.0f} ms"
             + ("; its master is gone: it serves consumers and ends no transactions" if acting else ""),
             "start its master again" if acting else "",
         )
-    masters = {one["name"] for one in brokers if one["role"] != "slave"}
-    for lone in sorted({one["name"] for one in brokers} - masters):
+    masters = {broker["name"] for broker in brokers if broker["role"] != "slave"}
+    for lone in sorted({broker["name"] for broker in brokers} - masters):
         yield Finding(
             "broker",
             Level.PROBLEM,
             f"broker {lone} has no master: it takes no messages, and no acknowledgements",
             "start its master again, or let a slave act (enableSlaveActingMaster), or use a controller",
         )
-    if told["not_asked"]:
-        yield Finding("broker", Level.SKIPPED, f"{told['not_asked']} more processes were not asked")
+    if cluster["not_asked"]:
+        yield Finding("broker", Level.SKIPPED, f"{cluster['not_asked']} more processes were not asked")
 
 
-def _unreached(one: Told, *, remote: bool) -> Finding:
+def _unreached(broker: Told, *, remote: bool) -> Finding:
     advice = "start it; a network rule must let the gateway to that port"
-    if remote and _is_loopback(one["address"]):
+    if remote and _is_loopback(broker["address"]):
         advice = (
             "set brokerIP1 of the broker to an address that all gateways reach: this one is its own machine"
         )
     else:
         advice += ", and brokerIP1 of the broker must be an address that all gateways reach"
-    level = Level.WARNING if one["role"] == "slave" else Level.PROBLEM
-    where = one["trouble"] if one["address"] in one["trouble"] else f"{one['address']}: {one['trouble']}"
-    return Finding("broker", level, f"{broker_name(one)} does not answer: {where}", advice)
+    level = Level.WARNING if broker["role"] == "slave" else Level.PROBLEM
+    where = (
+        broker["trouble"]
+        if broker["address"] in broker["trouble"]
+        else f"{broker['address']}: {broker['trouble']}"
+    )
+    return Finding("broker", level, f"{broker_name(broker)} does not answer: {where}", advice)
 
 
 def _topics(topics: Sequence[Told]) -> Iterator[Finding]:
-    own = [one for one in topics if not one["name"].startswith(("%DLQ%", "%RETRY%"))]
+    own = [topic for topic in topics if not topic["name"].startswith(("%DLQ%", "%RETRY%"))]
     if not own:
         return
-    free = [one["name"] for one in own if not one["types"]]
+    free = [topic["name"] for topic in own if not topic["types"]]
     if free:
         yield Finding(
             "topic-types",
@@ -142,7 +147,7 @@ def _topics(topics: Sequence[Told]) -> Iterator[Finding]:
         yield Finding(
             "topic-types", Level.OK, f"{counted(len(own), 'topic')}, all with a declared message type"
         )
-    closed = [one["name"] for one in own if one["permission"] != "read-write"]
+    closed = [topic["name"] for topic in own if topic["permission"] != "read-write"]
     if closed:
         yield Finding(
             "topic-permission",
@@ -153,11 +158,12 @@ def _topics(topics: Sequence[Told]) -> Iterator[Finding]:
 
 
 def _groups(unserved: Sequence[Told]) -> Iterator[Finding]:
-    for one in unserved:
+    for group in unserved:
         yield Finding(
             "group",
             Level.PROBLEM,
-            f"broker {one['broker']} gives group {one['group']} nothing, and what it has waits: {one['why']}",
+            f"broker {group['broker']} gives group {group['group']} nothing, and what it has waits:"
+            f" {group['why']}",
             "make the group there as it is on the other brokers (mqadmin updateSubGroup -b), or let the"
             " broker be read (brokerPermission 4 or 6)",
         )

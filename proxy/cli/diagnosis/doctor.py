@@ -1,4 +1,4 @@
-"""`popgate doctor`: looks at a gateway from outside, through the address that a client would dial."""
+"""`popgate doctor`: checks a gateway from outside, through the address that clients use."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def doctor(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     scheme, wish = _wish(address, write=not no_write, topic=topic, patience_s=duration(patience) or 5.0)
     printer = Printer(output)
-    found = asyncio.run(_look(scheme, wish, admin, printer))
+    findings = asyncio.run(_look(scheme, wish, admin, printer))
     if printer.as_json:
-        printer.done("", [_out(one) for one in found])
-    problems = sum(one.level == "problem" for one in found)
-    warnings = sum(one.level == "warning" for one in found)
+        printer.done("", [_out(finding) for finding in findings])
+    problems = sum(finding.level == "problem" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
     if not printer.as_json:
         sys.stderr.write(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}\n")
     if problems:
@@ -68,30 +68,30 @@ def doctor(
 
 
 async def _look(scheme: str, wish: Wish, admin: str | None, printer: Printer) -> list[Finding]:
-    found = []
+    findings = []
     async for finding in _all(scheme, wish, admin):
-        found.append(finding)
+        findings.append(finding)
         if not printer.as_json:
             _print(printer, finding)
-    return found
+    return findings
 
 
 async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Finding]:
     from protocols.probing import Level, find_prober, reach
 
     try:
-        probers = [find_prober(one) for one in scheme.split("+")]
+        probers = [find_prober(protocol) for protocol in scheme.split("+")]
     except ValueError as error:
         raise Failure(Ended.USAGE, str(error)) from None
     absent = await asyncio.to_thread(_absent, admin, wish) if admin is not None else ()
     if admin is not None and not wish.topic:
         wish = replace(wish, known=await asyncio.to_thread(_known, admin))
-    told = set()
+    reported = set()
     for prober in probers:
         last = None
         async for last in reach(wish, prober):
-            if last not in told:  # of its name and its ports each protocol says the same
-                told.add(last)
+            if last not in reported:  # of its name and its ports each protocol says the same
+                reported.add(last)
                 yield last
         if last is not None and last.level is Level.OK:
             async for finding in prober.probe(wish):
@@ -130,9 +130,9 @@ def _known(admin: str) -> str:
             topics = gateway.get("topics")["topics"]
     except Failure:
         return ""  # what is wrong there is told by the look at it
-    names = [one["name"] for one in topics if one.get("permission", "read-write") == "read-write"]
+    names = [topic["name"] for topic in topics if topic.get("permission", "read-write") == "read-write"]
     # In namespaces clients have names of their own, without a %.
-    return min((one for one in names if "%" not in one and one != SCRATCH), default="")
+    return min((name for name in names if "%" not in name and name != SCRATCH), default="")
 
 
 def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
@@ -150,53 +150,53 @@ def _admin_findings(admin: str) -> list[Finding]:
 
     try:
         with Gateway(admin) as gateway:
-            told = gateway.get("version")
+            version = gateway.get("version")
             store = gateway.get("store")
             settings = gateway.get("settings")
     except Failure as failure:
         if failure.code is Ended.USAGE:
             raise
         return [Finding("admin", Level.PROBLEM, failure.sentence)]
-    doors = ", ".join(told["listening"])
+    doors = ", ".join(version["listening"])
     # One that is older than this command is never compiled.
-    form = " (compiled)" if told.get("compiled") else ""
-    found = [Finding("admin", Level.OK, f"popgate {told['version']}{form}, listening at {doors}")]
+    form = " (compiled)" if version.get("compiled") else ""
+    findings = [Finding("admin", Level.OK, f"popgate {version['version']}{form}, listening at {doors}")]
     if store["state"] == "ready":
         size = store["bytes"]
         kept = "" if size is None else f"; {rough_size_text(size)} of tables in the store"
-        found.append(Finding("ready", Level.OK, f"ready{kept}"))
+        findings.append(Finding("ready", Level.OK, f"ready{kept}"))
     else:
         advice = {
             "failing": "its store cannot be written, or no broker can be reached and the setting"
             " remote.ready_needs_brokers says that one must be: the log says why; it tries again by itself",
             "draining": "it is stopping: another one should be there for clients",
         }.get(store["state"], "wait until it is")
-        found.append(Finding("ready", Level.PROBLEM, f"the gateway is {store['state']}", advice))
+        findings.append(Finding("ready", Level.PROBLEM, f"the gateway is {store['state']}", advice))
     free, total = store["free_bytes"], store["total_bytes"]
     if free is not None:
         little = free < min(_LITTLE_ROOM, total * _LITTLE_SHARE)
-        what = f"{rough_size_text(free)} of {rough_size_text(total)} free for the store"
+        sentence = f"{rough_size_text(free)} of {rough_size_text(total)} free for the store"
         advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
-        found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
-    found += _reload_findings(admin)
+        findings.append(Finding("disk", Level.PROBLEM if little else Level.OK, sentence, advice))
+    findings += _reload_findings(admin)
     # A gateway that is older than this command says nothing of them.
     known_s, wanted_s = store.get("repeat_window_s"), store.get("repeat_window_configured_s")
     if known_s is not None and wanted_s:
-        what = f"a repeated send is recognised for {duration_text(round(known_s, 3))}"
+        sentence = f"a repeated send is recognised for {duration_text(round(known_s, 3))}"
         if known_s < wanted_s:
-            what += f", not for {duration_text(wanted_s)} (embedded.repeat_window_s)"
+            sentence += f", not for {duration_text(wanted_s)} (embedded.repeat_window_s)"
             advice = (
                 "more is sent in that time than embedded.max_known_sends: raise it (80 bytes of memory each;"
                 " the log says how many are needed), or set a shorter embedded.repeat_window_s"
             )
-            found.append(Finding("repeats", Level.WARNING, what, advice))
+            findings.append(Finding("repeats", Level.WARNING, sentence, advice))
         else:
-            found.append(Finding("repeats", Level.OK, what))
+            findings.append(Finding("repeats", Level.OK, sentence))
     # One that is older than this command has no mode, and never makes a certificate.
     tls = settings["tls"]
     at = [parse_listen(with_tls(url, TlsMode(tls.get("mode", "off")))) for url in settings["listen"]]
     if not tls["certificate"] and any(map(speaks_tls, at)):
-        found.append(
+        findings.append(
             Finding(
                 "certificate",
                 Level.WARNING,
@@ -205,7 +205,7 @@ def _admin_findings(admin: str) -> list[Finding]:
                 "set tls.certificate and tls.key to one of yours",
             )
         )
-    return found
+    return findings
 
 
 def _reload_findings(admin: str) -> list[Finding]:
@@ -214,15 +214,17 @@ def _reload_findings(admin: str) -> list[Finding]:
 
     try:
         with Gateway(admin) as gateway:
-            told = gateway.get("reload")
+            outcome = gateway.get("reload")
     except Failure:
         return []
-    if not told["successful"]:
-        what = f"the last reload of the settings failed, and the old ones count: {told['reason']}"
-        return [Finding("settings", Level.PROBLEM, what, "correct them and reload: popgate config reload")]
-    if waiting := told["needs_restart"]:
-        what = f"new values wait for a restart: {', '.join(waiting)}"
-        return [Finding("settings", Level.WARNING, what, "restart the gateway, or take them back")]
+    if not outcome["successful"]:
+        sentence = f"the last reload of the settings failed, and the old ones count: {outcome['reason']}"
+        return [
+            Finding("settings", Level.PROBLEM, sentence, "correct them and reload: popgate config reload")
+        ]
+    if waiting := outcome["needs_restart"]:
+        sentence = f"new values wait for a restart: {', '.join(waiting)}"
+        return [Finding("settings", Level.WARNING, sentence, "restart the gateway, or take them back")]
     return []
 
 
@@ -233,7 +235,7 @@ def _cluster_findings(admin: str) -> list[Finding]:
 
     try:
         with Gateway(admin) as gateway:
-            told = gateway.get("cluster")
+            cluster = gateway.get("cluster")
             try:
                 topics = gateway.get("topics")["topics"]
             except Failure:
@@ -250,7 +252,7 @@ def _cluster_findings(admin: str) -> list[Finding]:
                 "is a name server running, does it know a broker, and does the gateway reach them?",
             )
         ]
-    return cluster_findings(told, topics)
+    return cluster_findings(cluster, topics)
 
 
 def _wish(address: str, *, write: bool, topic: str, patience_s: float) -> tuple[str, Wish]:

@@ -55,18 +55,18 @@ def export(
     admin: Admin = DEFAULT_ADMIN,
 ) -> None:
     """Print all topics and groups so that `popgate apply` makes them elsewhere, or again."""
-    from proxy.declaring.writing import group_spec, topic_spec, written
+    from proxy.declaring.specs import group_spec, topic_spec, written
 
     with Gateway(admin) as gateway:
-        found = gateway.get("declared")
-    topics = {one["name"]: topic_spec(one) for one in found["topics"]}
-    groups = {one["name"]: group_spec(one) for one in found["groups"]}
+        declared = gateway.get("declared")
+    topics = {config["name"]: topic_spec(config) for config in declared["topics"]}
+    groups = {config["name"]: group_spec(config) for config in declared["groups"]}
     sys.stdout.write(written(kind.value, topics, groups))
 
 
 def _apply(file: str, admin: str, printer: Printer, *, dry_run: bool, prune: bool, yes: bool) -> None:
-    from proxy.declaring.checking import check
     from proxy.declaring.sources import DeclarationWrong, read_source
+    from proxy.declaring.validation import check
 
     text, kind, name = _read(file)
     try:
@@ -76,26 +76,26 @@ def _apply(file: str, admin: str, printer: Printer, *, dry_run: bool, prune: boo
     body: dict[str, Any] = {"topics": declaration.topics, "groups": declaration.groups}
     body |= {"prune": prune, "dry_run": True}
     with Gateway(admin) as gateway:
-        found = gateway.post("apply", body=body, wait_s=_PATIENCE_S) if dry_run or prune else None
-        if found is not None:
-            _refuse(found, declaration)
-            doomed = [one for one in found["changes"] if one["action"] == "delete"]
+        outcome = gateway.post("apply", body=body, wait_s=_PATIENCE_S) if dry_run or prune else None
+        if outcome is not None:
+            _refuse(outcome, declaration)
+            doomed = [change for change in outcome["changes"] if change["action"] == "delete"]
             if doomed and not dry_run:
                 _ask(doomed, yes=yes)
             # What is made from here on was not asked about.
             body["doomed"] = {f"{kind}s": _names(doomed, kind) for kind in ("topic", "group")}
         if not dry_run:
-            found = gateway.post("apply", body={**body, "dry_run": False}, wait_s=_PATIENCE_S)
-            _refuse(found, declaration)
-    assert found is not None  # noqa: S101 - one of the two was asked for
-    _tell(printer, found, name, dry_run=dry_run)
-    failed = [one for one in found["changes"] if one["error"] is not None]
+            outcome = gateway.post("apply", body={**body, "dry_run": False}, wait_s=_PATIENCE_S)
+            _refuse(outcome, declaration)
+    assert outcome is not None  # noqa: S101 - one of the two was asked for
+    _tell(printer, outcome, name, dry_run=dry_run)
+    failed = [change for change in outcome["changes"] if change["error"] is not None]
     if failed:
-        done = len(found["changes"]) - len(failed)
-        sentences = [f"{one['kind']} {one['name']}: {one['error']['message']}" for one in failed]
-        told = f"{done} changes were done, {len(failed)} were not"
-        raise Failure(Ended.USAGE, "\n".join([told, *sentences]), failed[0]["error"]["fault"])
-    if dry_run and found["changes"]:
+        done = len(outcome["changes"]) - len(failed)
+        sentences = [f"{change['kind']} {change['name']}: {change['error']['message']}" for change in failed]
+        summary = f"{done} changes were done, {len(failed)} were not"
+        raise Failure(Ended.USAGE, "\n".join([summary, *sentences]), failed[0]["error"]["fault"])
+    if dry_run and outcome["changes"]:
         raise typer.Exit(1)
 
 
@@ -115,45 +115,46 @@ def _read(file: str) -> tuple[str, str, str]:
         raise Failure(Ended.USAGE, f"{file} is no UTF-8 text") from None
 
 
-def _refuse(found: dict[str, Any], declaration: Any) -> None:
+def _refuse(outcome: dict[str, Any], declaration: Any) -> None:
     """The gateway found something wrong: then nothing was done."""
-    if found["errors"]:
+    if outcome["errors"]:
         sentences = [
-            f"{declaration.place(one['kind'], one['name'])}: {one['kind']}s.{one['name']}: {one['message']}"
-            for one in found["errors"]
+            f"{declaration.place(error['kind'], error['name'])}: {error['kind']}s.{error['name']}:"
+            f" {error['message']}"
+            for error in outcome["errors"]
         ]
-        raise Failure(Ended.USAGE, "\n".join(sentences), found["errors"][0]["fault"])
+        raise Failure(Ended.USAGE, "\n".join(sentences), outcome["errors"][0]["fault"])
 
 
 def _names(things: list[dict[str, Any]], kind: str) -> list[str]:
-    return [one["name"] for one in things if one["kind"] == kind]
+    return [change["name"] for change in things if change["kind"] == kind]
 
 
 def _ask(doomed: list[dict[str, Any]], *, yes: bool) -> None:
-    names = [f"{one['kind']} {one['name']}" for one in doomed]
-    told = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    names = [f"{change['kind']} {change['name']}" for change in doomed]
+    names_text = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
     if not yes and not sys.stdin.isatty():
-        raise Failure(Ended.USAGE, f"--prune would delete {told}: say --yes to do so")
-    confirm(f"Delete {told}, with all that is in them?", yes=yes)
+        raise Failure(Ended.USAGE, f"--prune would delete {names_text}: say --yes to do so")
+    confirm(f"Delete {names_text}, with all that is in them?", yes=yes)
 
 
-def _tell(printer: Printer, found: dict[str, Any], name: str, *, dry_run: bool) -> None:
+def _tell(printer: Printer, outcome: dict[str, Any], name: str, *, dry_run: bool) -> None:
     if printer.as_json:
-        printer.done("", {**found, "dry_run": dry_run})
+        printer.done("", {**outcome, "dry_run": dry_run})
         return
-    from proxy.declaring.writing import difference
+    from proxy.declaring.specs import difference
 
-    for one in found["changes"]:
-        if one["error"] is None:
-            _print_lines(difference(one["kind"], one["name"], one["before"], one["after"], name))
+    for change in outcome["changes"]:
+        if change["error"] is None:
+            _print_lines(difference(change["kind"], change["name"], change["before"], change["after"], name))
     counts = dict.fromkeys(("create", "change", "delete"), 0)
-    for one in found["changes"]:
-        if one["error"] is None:
-            counts[one["action"]] += 1
+    for change in outcome["changes"]:
+        if change["error"] is None:
+            counts[change["action"]] += 1
     words = {"create": "created", "change": "changed", "delete": "deleted"}
-    told = [f"{count} {words[action]}" for action, count in counts.items() if count]
-    told.append(f"{found['same']} as they should be")
-    summary = ("would be: " if dry_run and found["changes"] else "") + ", ".join(told)
+    parts = [f"{count} {words[action]}" for action, count in counts.items() if count]
+    parts.append(f"{outcome['same']} as they should be")
+    summary = ("would be: " if dry_run and outcome["changes"] else "") + ", ".join(parts)
     sys.stderr.write(f"{summary}\n")
 
 
@@ -164,5 +165,5 @@ def _print_lines(lines: Iterable[str]) -> None:
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for line in lines:
         style = "1" if line.startswith(("---", "+++")) else _COLOURS.get(line[:1], "")
-        told = visible(line) if not line.isprintable() else line
-        sys.stdout.write(f"\x1b[{style}m{told}\x1b[0m\n" if coloured and style else f"{told}\n")
+        text = visible(line) if not line.isprintable() else line
+        sys.stdout.write(f"\x1b[{style}m{text}\x1b[0m\n" if coloured and style else f"{text}\n")

@@ -1,4 +1,4 @@
-"""`popgate clients`: who is connected; and what a client can be asked and told."""
+"""`popgate clients`: lists connected clients, and sends them requests."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def listed(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
 
 def _list(admin: str, output: Output) -> None:
     with Gateway(admin) as gateway:
-        found = gateway.get("clients")["clients"]
+        clients = gateway.get("clients")["clients"]
     rows = [
         (
-            *(one["client_id"], one["kind"], one["language"], one["group"], one["topics"]),
-            *(one["lite_topics"], one["connected"]),
+            *(client["client_id"], client["kind"], client["language"], client["group"], client["topics"]),
+            *(client["lite_topics"], client["connected"]),
         )
-        for one in found
+        for client in clients
     ]
     Printer(output).table(
-        ("client", "kind", "language", "group", "topics", "lite topics", "connected"), rows, found
+        ("client", "kind", "language", "group", "topics", "lite topics", "connected"), rows, clients
     )
 
 
@@ -54,25 +54,27 @@ def _list(admin: str, output: Output) -> None:
 def show(client: Client, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Show a client, and what it said of the delivery that it acknowledged, hid or gave up last."""
     with Gateway(admin) as gateway:
-        known = {one["client_id"]: one for one in gateway.get("clients")["clients"]}
+        known = {
+            known_client["client_id"]: known_client for known_client in gateway.get("clients")["clients"]
+        }
     if client not in known:
         raise Failure(Ended.NOTHING, f"client {visible(client)} is not known here", "NOT_FOUND")
-    told = known[client]
-    rows = [(name, value) for name, value in told.items() if name != "last_settled"]
-    rows += [(f"last settled: {name}", value) for name, value in (told["last_settled"] or {}).items()]
-    Printer(output).table(("", ""), rows, told)
+    facts = known[client]
+    rows = [(name, value) for name, value in facts.items() if name != "last_settled"]
+    rows += [(f"last settled: {name}", value) for name, value in (facts["last_settled"] or {}).items()]
+    Printer(output).table(("", ""), rows, facts)
 
 
 @app.command()
 def stack(client: Client, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Ask a client what its threads are doing."""
     with Gateway(admin) as gateway:
-        told = gateway.post("clients", client, "stack", body={})
+        response = gateway.post("clients", client, "stack", body={})
     printer = Printer(output)
     if printer.as_json:
-        printer.done("", told)
+        printer.done("", response)
         return
-    for line in told["stack"].splitlines():
+    for line in response["stack"].splitlines():
         typer.echo(title(line) if line.strip() and not line[0].isspace() else visible(line))
 
 
@@ -88,11 +90,11 @@ def verify(
     """Make a client consume one stored message now, whatever its group has read."""
     body = {"group": group, "topic": topic, "message_id": message_id}
     with Gateway(admin) as gateway:
-        told = gateway.post("clients", client, "verify", body=body)
-    sentence = _RESULTS[told["result"]].format(message=message_id, client=client)
-    if told["result"] != "consumed":
-        raise Failure(Ended.FAILED, visible(sentence), told["result"].upper())
-    Printer(output).done(sentence, told)
+        response = gateway.post("clients", client, "verify", body=body)
+    sentence = _RESULTS[response["result"]].format(message=message_id, client=client)
+    if response["result"] != "consumed":
+        raise Failure(Ended.FAILED, visible(sentence), response["result"].upper())
+    Printer(output).done(sentence, response)
 
 
 @app.command()
@@ -107,13 +109,13 @@ def reconnect(
         raise typer.BadParameter("name one client, or give --all")
     with Gateway(admin) as gateway:
         if client is None:
-            told = gateway.post("clients", body={"reconnect": "all"})
+            response = gateway.post("clients", body={"reconnect": "all"})
         else:
-            told = gateway.post("clients", client, "reconnect", body={})
-    sentence = f"told to reconnect: {told['told']}"
-    if told["not_told"]:
-        sentence += f"; not told, since they read too slowly: {told['not_told']}"
-    Printer(output).done(sentence, told)
+            response = gateway.post("clients", client, "reconnect", body={})
+    sentence = f"told to reconnect: {response['told']}"
+    if response["not_told"]:
+        sentence += f"; not told, since they read too slowly: {response['not_told']}"
+    Printer(output).done(sentence, response)
 
 
 _RESULTS = {

@@ -29,12 +29,12 @@ _BEATS = 4
 def list_(group: Group, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Count a group's dead letters, by the topic that they come from."""
     with Gateway(admin) as gateway:
-        found = gateway.get("groups", group, "dead-letters")
+        response = gateway.get("groups", group, "dead-letters")
     rows = [
-        (one["topic"], one["count"], moment_text(one["oldest_ms"]), moment_text(one["newest_ms"]))
-        for one in found["topics"]
+        (topic["topic"], topic["count"], moment_text(topic["oldest_ms"]), moment_text(topic["newest_ms"]))
+        for topic in response["topics"]
     ]
-    Printer(output).table(("topic", "dead letters", "oldest", "newest"), rows, found)
+    Printer(output).table(("topic", "dead letters", "oldest", "newest"), rows, response)
 
 
 @app.command()
@@ -54,11 +54,11 @@ def show(
         "limit": limit,
     }
     with Gateway(admin) as gateway:
-        found = gateway.get("groups", group, "dead-letters", "messages", query=query)["messages"]
-    if not found and message_id:
+        letters = gateway.get("groups", group, "dead-letters", "messages", query=query)["messages"]
+    if not letters and message_id:
         raise Failure(Ended.NOTHING, f"group {group} has no dead letter {message_id!r}", "MESSAGE_NOT_FOUND")
     printer = Printer(output)
-    for message in found:
+    for message in letters:
         print_message(printer, message, only_body=only_body)
 
 
@@ -87,8 +87,8 @@ def redrive(
     try:
         with Gateway(admin) as gateway, Progress("redriving", limit) as advance:
             for step in _steps(gateway, group, body, limit, per_second):
-                for one in step["moved"]:
-                    moved[one["topic"]] = moved.get(one["topic"], 0) + 1
+                for letter in step["moved"]:
+                    moved[letter["topic"]] = moved.get(letter["topic"], 0) + 1
                 refused += step["refused"]
                 advance(len(step["moved"]))
         finished = True
@@ -142,13 +142,13 @@ def _tell(
 ) -> None:
     """What was moved, also when the command is cut short."""
     total = sum(moved.values())
-    told = ", ".join(f"{count} of {topic}" for topic, count in sorted(moved.items()))
+    by_topic = ", ".join(f"{count} of {topic}" for topic, count in sorted(moved.items()))
     verb = "would be redriven" if dry_run else "redriven"
-    sentence = f"{counted(total, 'dead letter')} {verb} to {group}" + (f": {told}" if told else "")
+    sentence = f"{counted(total, 'dead letter')} {verb} to {group}" + (f": {by_topic}" if by_topic else "")
     if not finished:
         sentence += "; not finished, and one more step may have been done: it is safe to repeat"
-    for one in refused:
-        sentence += f"; {one['message_id'] or 'one'} stays: {one['message']}"
+    for refusal in refused:
+        sentence += f"; {refusal['message_id'] or 'one'} stays: {refusal['message']}"
     value = {
         "group": group,
         "moved": total,

@@ -117,16 +117,22 @@ def create(
 def list_(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """List the consumer groups."""
     with Gateway(admin) as gateway:
-        found = gateway.get("groups")["groups"]
+        groups = gateway.get("groups")["groups"]
     rows = [
         (
-            *(one["name"], one["ordered"], one["broadcast"], one["max_attempts"], one["start_from"]),
-            _retry(one["retry"]),
+            *(
+                group["name"],
+                group["ordered"],
+                group["broadcast"],
+                group["max_attempts"],
+                group["start_from"],
+            ),
+            _retry(group["retry"]),
         )
-        for one in found
+        for group in groups
     ]
     columns = ("group", "ordered", "broadcast", "attempts", "from", "retry")
-    Printer(output).table(columns, rows, found)
+    Printer(output).table(columns, rows, groups)
 
 
 @app.command()
@@ -143,13 +149,13 @@ def show(
     if queues and not printer.as_json:
         rows = [
             (
-                one["topic"],
+                progress["topic"],
                 f"{place['broker']}:{place['queue_id']}{' retry' if place['retry'] else ''}",
                 *(place[key] for key in _POSITIONS),
                 *(place[key] for key in ("in_flight", "waiting", "lag")),
             )
-            for one in group["progress"]
-            for place in one["queues"]
+            for progress in group["progress"]
+            for place in progress["queues"]
         ]
         printer.table(("topic", "queue", *_POSITIONS, "in-flight", "waiting", "lag"), rows, group)
         return
@@ -165,11 +171,11 @@ def show(
         "classic push": _mapping_text(group["mapping"]),
         **{f"attribute {key}": value for key, value in group["attributes"].items()},
     }
-    for one in group.get("members", []):
-        lag = sum(topic["lag"] for topic in one["progress"])
-        facts[f"member {one['client_id']}"] = f"{lag} to do, seen {moment_text(one['seen_ms'])}"
-    for one in group["progress"]:
-        facts[f"topic {one['topic']}"] = _standing_text(one)
+    for member in group.get("members", []):
+        lag = sum(topic["lag"] for topic in member["progress"])
+        facts[f"member {member['client_id']}"] = f"{lag} to do, seen {moment_text(member['seen_ms'])}"
+    for progress in group["progress"]:
+        facts[f"topic {progress['topic']}"] = _standing_text(progress)
     printer.facts(facts, group)
 
 
@@ -204,12 +210,12 @@ def reset(
 ) -> None:
     """Move a group forwards or backwards; what it holds is forgotten."""
     target: str | int | None = to if to in ("first", "last") else moment(to)
-    told = target if isinstance(target, str) else moment_text(target or 0)
-    confirm(f"Reset group {name} to {told}?", yes=yes)
+    target_text = target if isinstance(target, str) else moment_text(target or 0)
+    confirm(f"Reset group {name} to {target_text}?", yes=yes)
     with Gateway(admin) as gateway:
         done = gateway.post("groups", name, "reset", body={"to": target, "topics": topic or []})
     topics = ", ".join(done["topics"]) or "no topic: it has read none"
-    Printer(output).done(f"group {name} reset to {told} on {topics}", done)
+    Printer(output).done(f"group {name} reset to {target_text} on {topics}", done)
 
 
 def _mapping_text(mapping: dict[str, Any]) -> str:

@@ -26,11 +26,14 @@ def list_(
 ) -> None:
     """List the lite topics of a topic by name."""
     with Gateway(admin) as gateway:
-        found: list[dict[str, Any]] = gateway.get(
+        lite_topics: list[dict[str, Any]] = gateway.get(
             "topics", topic, "lite", query={"after": after, "limit": limit}
         )["lite_topics"]
-    rows = [(one["name"], one["maximum"] - one["minimum"], one["subscribers"]) for one in found]
-    Printer(output).table(("lite topic", "messages", "subscribers"), rows, found)
+    rows = [
+        (lite_topic["name"], lite_topic["maximum"] - lite_topic["minimum"], lite_topic["subscribers"])
+        for lite_topic in lite_topics
+    ]
+    Printer(output).table(("lite topic", "messages", "subscribers"), rows, lite_topics)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`popgate message …`, and how a message is shown."""
+"""`popgate message …`, and the output of a message."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def show(
 ) -> None:
     """Show a message by its id."""
     with Gateway(admin) as gateway:
-        found = gateway.get("topics", topic, "messages", message_id)["messages"]
+        messages = gateway.get("topics", topic, "messages", message_id)["messages"]
     printer = Printer(output)
     if only_body:
-        terminal.raw(terminal.body_bytes(found[0]))
+        terminal.raw(terminal.body_bytes(messages[0]))
     elif printer.as_json:
-        printer.facts({}, found)
+        printer.facts({}, messages)
     else:
-        for message in found:
+        for message in messages:
             printer.facts(_facts(message), message)
 
 
@@ -55,21 +55,21 @@ def find(
         "to": moment(end),
     }
     with Gateway(admin) as gateway:
-        found = gateway.get("topics", topic, "messages", query=query)["messages"]
-    if not found:
+        messages = gateway.get("topics", topic, "messages", query=query)["messages"]
+    if not messages:
         raise Failure(Ended.NOTHING, f"no message with key {key} on topic {topic}", "MESSAGE_NOT_FOUND")
     rows = [
         (
-            one["message_id"],
-            moment_text(one["stored_ms"]),
-            f"{one['broker']}:{one['queue_id']}",
-            one["offset"],
-            one["tag"],
-            one["size"],
+            message["message_id"],
+            moment_text(message["stored_ms"]),
+            f"{message['broker']}:{message['queue_id']}",
+            message["offset"],
+            message["tag"],
+            message["size"],
         )
-        for one in found
+        for message in messages
     ]
-    Printer(output).table(("message", "stored", "queue", "offset", "tag", "bytes"), rows, found)
+    Printer(output).table(("message", "stored", "queue", "offset", "tag", "bytes"), rows, messages)
 
 
 def print_message(printer: Printer, message: dict[str, Any], *, only_body: bool) -> None:
@@ -78,13 +78,13 @@ def print_message(printer: Printer, message: dict[str, Any], *, only_body: bool)
         return
     where = f"{message['broker']}:{message['queue_id']}"
     body = terminal.body_text(message)
-    told = [f"{where} offset {message['offset']}", f"attempt {message['attempt']}"]
+    details = [f"{where} offset {message['offset']}", f"attempt {message['attempt']}"]
     for name in ("tag", "keys", "message_group"):
         if message[name]:
             value = message[name] if isinstance(message[name], str) else ",".join(message[name])
-            told.append(f"{name.replace('_', ' ')} {value}")
-    told += [f"{name}={value}" for name, value in message["properties"].items()]
-    heading = f"{terminal.title(message['message_id'])}  {terminal.faint('  '.join(told))}"
+            details.append(f"{name.replace('_', ' ')} {value}")
+    details += [f"{name}={value}" for name, value in message["properties"].items()]
+    heading = f"{terminal.title(message['message_id'])}  {terminal.faint('  '.join(details))}"
     plain = (
         message["message_id"],
         where,

@@ -72,7 +72,7 @@ def send(
                 "topics",
                 topic,
                 "messages",
-                body={"messages": [{**template, **_encoded(one)} for one in batch]},
+                body={"messages": [{**template, **_encoded(text)} for text in batch]},
             )
             failed += _print_sent(printer, topic, answer["results"])
             terminal.flush()

@@ -1,4 +1,4 @@
-"""`popgate stuck`: why a group does not go on, and to free the message that blocks it."""
+"""`popgate stuck`: why a group makes no progress, and releasing the message that blocks it."""
 
 from __future__ import annotations
 
@@ -60,68 +60,69 @@ def stuck(
             freed = gateway.post("groups", group, "free", body=body)
             printer.done(_told_freed(freed), freed)
             return
-        found = gateway.get(
+        explanation = gateway.get(
             "groups", group, "stuck", query={"topic": topic, "client": client, "limit": limit}
         )
     if printer.as_json:
-        printer.facts({}, found)
+        printer.facts({}, explanation)
         return
-    _print(printer, found)
+    _print(printer, explanation)
 
 
-def _print(printer: Printer, found: dict[str, Any]) -> None:
-    held, now_ms = found["held"], found["now_ms"]
+def _print(printer: Printer, explanation: dict[str, Any]) -> None:
+    held, now_ms = explanation["held"], explanation["now_ms"]
     if printer.output is Output.PLAIN:
-        for one in held:
-            printer.item((*_row(one, now_ms), one["receipt"]), "", one)
-        for reason in found["reasons"]:
+        for message in held:
+            printer.item((*_row(message, now_ms), message["receipt"]), "", message)
+        for reason in explanation["reasons"]:
             printer.item(("reason", reason), "", reason)
         return
     if len(held) == 1:
         printer.facts(_facts(held[0], now_ms), held)
     elif held:
-        printer.table(_COLUMNS, [_row(one, now_ms) for one in held], held)
-    for reason in found["reasons"]:
+        printer.table(_COLUMNS, [_row(message, now_ms) for message in held], held)
+    for reason in explanation["reasons"]:
         printer.item((), terminal.visible(f"{reason[:1].upper()}{reason[1:]}."), reason)
     if held:
-        command = f"popgate stuck {found['group']} --free" + (" MESSAGE_ID" if len(held) > 1 else "")
+        command = f"popgate stuck {explanation['group']} --free" + (" MESSAGE_ID" if len(held) > 1 else "")
         printer.item((), terminal.faint(f"To give one to somebody else now: {command}"), command)
 
 
-def _row(one: dict[str, Any], now_ms: int) -> tuple[object, ...]:
+def _row(message: dict[str, Any], now_ms: int) -> tuple[object, ...]:
     return (
-        one["state"],
-        one["message_id"],
-        one["topic"],
-        f"{one['broker']}:{one['queue_id']}",
-        one["offset"],
-        one["lite_topic"] or one["message_group"],
-        one["client"] or one["holder"],
-        span_text(now_ms - one["since_ms"]),
-        f"in {span_text(one['until_ms'] - now_ms)}",
-        one["renewals"],
-        one["attempt"],
-        one["waiting_behind"],
+        message["state"],
+        message["message_id"],
+        message["topic"],
+        f"{message['broker']}:{message['queue_id']}",
+        message["offset"],
+        message["lite_topic"] or message["message_group"],
+        message["client"] or message["holder"],
+        span_text(now_ms - message["since_ms"]),
+        f"in {span_text(message['until_ms'] - now_ms)}",
+        message["renewals"],
+        message["attempt"],
+        message["waiting_behind"],
     )
 
 
-def _facts(one: dict[str, Any], now_ms: int) -> dict[str, object]:
-    since, until = one["since_ms"], one["until_ms"]
+def _facts(message: dict[str, Any], now_ms: int) -> dict[str, object]:
+    since, until = message["since_ms"], message["until_ms"]
+    queue = f"{message['broker']}:{message['queue_id']}"
     return {
-        "message": one["message_id"],
-        "state": "held" if one["state"] == "held" else "rests after a failure",
-        "topic": f"{one['topic']}, queue {one['broker']}:{one['queue_id']}, offset {one['offset']}",
-        "lite topic": one["lite_topic"],
-        "message group": one["message_group"],
-        "tag": one["tag"],
-        "keys": one["keys"],
-        "holder": one["client"] or one["holder"],
+        "message": message["message_id"],
+        "state": "held" if message["state"] == "held" else "rests after a failure",
+        "topic": f"{message['topic']}, queue {queue}, offset {message['offset']}",
+        "lite topic": message["lite_topic"],
+        "message group": message["message_group"],
+        "tag": message["tag"],
+        "keys": message["keys"],
+        "holder": message["client"] or message["holder"],
         "since": f"{span_text(now_ms - since)} ({local_moment_text(since)})",
         "comes back": f"in {span_text(until - now_ms)} ({local_moment_text(until)})",
-        "renewed": f"{one['renewals']} times",
-        "attempt": one["attempt"],
-        "waiting behind": one["waiting_behind"],
-        "receipt": one["receipt"],
+        "renewed": f"{message['renewals']} times",
+        "attempt": message["attempt"],
+        "waiting behind": message["waiting_behind"],
+        "receipt": message["receipt"],
     }
 
 

@@ -48,7 +48,7 @@ def create(
     output: Shown = Output.AUTO,
 ) -> None:
     """Create a topic."""
-    types = [one.strip().upper() for part in message_type or () for one in part.split(",") if one.strip()]
+    types = [word.strip().upper() for part in message_type or () for word in part.split(",") if word.strip()]
     seconds = duration(retention)
     wanted = {
         "name": name,
@@ -70,9 +70,12 @@ def create(
 def list_(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """List the topics."""
     with Gateway(admin) as gateway:
-        found = gateway.get("topics")["topics"]
-    rows = [(one["name"], _types(one), one["queues"], one["permission"], _retention(one)) for one in found]
-    Printer(output).table(("topic", "types", "queues", "permission", "retention"), rows, found)
+        topics = gateway.get("topics")["topics"]
+    rows = [
+        (topic["name"], _types(topic), topic["queues"], topic["permission"], _retention(topic))
+        for topic in topics
+    ]
+    Printer(output).table(("topic", "types", "queues", "permission", "retention"), rows, topics)
 
 
 @app.command()
@@ -141,12 +144,12 @@ def _messages(topic: dict[str, Any]) -> int | str:
 def _retention(topic: dict[str, Any]) -> str:
     if _is_compacted(topic):
         return "the newest of each key"
-    told = []
+    limits = []
     if topic["retention_ms"] is not None:
-        told.append(duration_text(topic["retention_ms"] / 1000))
+        limits.append(duration_text(topic["retention_ms"] / 1000))
     if topic["retention_bytes"] is not None:
-        told.append(size_text(topic["retention_bytes"]))
-    return ", ".join(told) or "default"
+        limits.append(size_text(topic["retention_bytes"]))
+    return ", ".join(limits) or "default"
 
 
 def _size(text: str | None) -> int | None:

@@ -1,1 +1,1 @@
-"""Commands about a gateway: serve it, check and compare its settings, keep copies, see its cluster."""
+"""Commands about a gateway: run it, check and compare its settings, back it up, show its cluster."""

@@ -57,7 +57,7 @@ def restore(
 ) -> None:
     """Make the store of a new gateway from a backup. No gateway may run on it."""
     from brokers.embedded.storage.backup_files import restore as restore_files
-    from brokers.opening import STORE_FOLDER
+    from brokers.open_broker import STORE_FOLDER
     from popgate.errors import GatewayError
 
     target = data / STORE_FOLDER
@@ -65,9 +65,9 @@ def restore(
         manifest = restore_files(source, target)
     except GatewayError as error:
         raise Failure(Ended.FAILED, error.sentence, error.fault.name) from None
-    told = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": str(target)}
-    sentence = f"restored to {target}: {_told(told)}, as of {moment_text(told['taken_ms'])}"
-    Printer(output).done(f"{sentence}; start it with: popgate serve --data {data}", told)
+    facts = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": str(target)}
+    sentence = f"restored to {target}: {_told(facts)}, as of {moment_text(facts['taken_ms'])}"
+    Printer(output).done(f"{sentence}; start it with: popgate serve --data {data}", facts)
 
 
 def _verify(target: str | None, printer: Printer) -> None:
@@ -81,27 +81,27 @@ def _verify(target: str | None, printer: Printer) -> None:
     except GatewayError as error:
         hint = "" if Path(target).is_dir() else ": give its path, as `popgate backup --list` tells it"
         raise Failure(Ended.FAILED, error.sentence + hint, error.fault.name) from None
-    told = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": target}
-    printer.done(f"backup {target} is sound: {_told(told)}, as of {moment_text(told['taken_ms'])}", told)
+    facts = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": target}
+    printer.done(f"backup {target} is sound: {_told(facts)}, as of {moment_text(facts['taken_ms'])}", facts)
 
 
 def _list(admin: str, printer: Printer) -> None:
     with Gateway(admin) as gateway:
-        found = gateway.get("backups")["backups"]
+        backups = gateway.get("backups")["backups"]
     rows = [
         (
-            one["name"],
-            moment_text(one["taken_ms"]),
-            one["counts"]["messages"],
-            one["files"],
-            rough_size_text(one["bytes"]),
-            one["path"],
+            backup["name"],
+            moment_text(backup["taken_ms"]),
+            backup["counts"]["messages"],
+            backup["files"],
+            rough_size_text(backup["bytes"]),
+            backup["path"],
         )
-        if "name" in one
-        else (None, None, None, None, None, one["message"])
-        for one in found
+        if "name" in backup
+        else (None, None, None, None, None, backup["message"])
+        for backup in backups
     ]
-    printer.table(("backup", "taken", "messages", "files", "size", "path"), rows, found)
+    printer.table(("backup", "taken", "messages", "files", "size", "path"), rows, backups)
 
 
 def _told(facts: dict[str, Any]) -> str:

@@ -28,27 +28,32 @@ _READ = 4
 def cluster(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Show the name servers and brokers behind the gateway; `popgate doctor --admin` judges them."""
     with Gateway(admin) as gateway:
-        found = gateway.get("cluster")
+        view = gateway.get("cluster")
     printer = Printer(output)
     if printer.as_json:
-        printer.facts({}, found)
+        printer.facts({}, view)
         return
     servers = [
         (
-            one["address"],
-            "in use" if one["in_use"] else "silent" if one["trouble"] else "ready",
-            _answer(one),
-            None if one["brokers"] is None else counted(len(one["brokers"]), "broker"),
-            one["trouble"],
+            server["address"],
+            "in use" if server["in_use"] else "silent" if server["trouble"] else "ready",
+            _answer(server),
+            None if server["brokers"] is None else counted(len(server["brokers"]), "broker"),
+            server["trouble"],
         )
-        for one in found["name_servers"]
+        for server in view["name_servers"]
     ]
     brokers = [
         (
-            *(one["cluster"], one["name"], one["role"], one["address"], one["links"]),
-            *(_answer(one), one["version"], permission_text(one), one["trouble"] or one["settings_trouble"]),
+            *(broker["cluster"], broker["name"], broker["role"], broker["address"], broker["links"]),
+            *(
+                _answer(broker),
+                broker["version"],
+                permission_text(broker),
+                broker["trouble"] or broker["settings_trouble"],
+            ),
         )
-        for one in found["brokers"]
+        for broker in view["brokers"]
     ]
     if printer.output is Output.PLAIN:
         for row in servers:
@@ -59,31 +64,37 @@ def cluster(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     printer.table(("name server", "state", "answer", "tells", "trouble"), servers, None)
     printer.item((), "", None)
     printer.table(_BROKER_COLUMNS, brokers, None)
-    if found["not_asked"]:
-        printer.item((), terminal.faint(f"{found['not_asked']} more were not asked"), None)
-    printer.item((), terminal.faint(gateway_text(found["gateway"])), None)
+    if view["not_asked"]:
+        printer.item((), terminal.faint(f"{view['not_asked']} more were not asked"), None)
+    printer.item((), terminal.faint(gateway_text(view["gateway"])), None)
 
 
 def permission_text(broker: dict[str, Any]) -> str | None:
     """What a broker lets clients do; None when it does not say."""
-    told = broker["settings"].get("brokerPermission", "")
-    if not told.isdigit():
+    permission = broker["settings"].get("brokerPermission", "")
+    if not permission.isdigit():
         return None
     if broker["role"] != "master":
         return "no"
-    return "yes" if int(told) & _WRITE else "no, reads only" if int(told) & _READ else "no, nor readable"
+    return (
+        "yes"
+        if int(permission) & _WRITE
+        else "no, reads only"
+        if int(permission) & _READ
+        else "no, nor readable"
+    )
 
 
 def gateway_text(gateway: dict[str, Any]) -> str:
-    told = [
+    parts = [
         f"{counted(int(gateway['links_open']), 'connection')} open",
         f"{counted(int(gateway['routes']), 'route')} known, the oldest {gateway['oldest_route_s']:.0f} s old",
         f"{counted(int(gateway['clients_registered']), 'client')} registered",
     ]
     if gateway["clients_merged"]:
-        told.append(f"{int(gateway['clients_merged'])} of them merged with others")
-    return "this gateway: " + ", ".join(told)
+        parts.append(f"{int(gateway['clients_merged'])} of them merged with others")
+    return "this gateway: " + ", ".join(parts)
 
 
-def _answer(one: dict[str, Any]) -> str | None:
-    return None if one["answer_ms"] is None else f"{one['answer_ms']:.0f} ms"
+def _answer(peer: dict[str, Any]) -> str | None:
+    return None if peer["answer_ms"] is None else f"{peer['answer_ms']:.0f} ms"

@@ -1,4 +1,4 @@
-"""`popgate config`: check a configuration, compare it with the running one, have it read anew."""
+"""`popgate config`: check a configuration, compare it with the running one, reload it."""
 
 from __future__ import annotations
 
@@ -64,22 +64,25 @@ def check(
     flags = flags_of(
         data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
     )
-    found = _configuration(config, flags).findings()
+    findings = _configuration(config, flags).findings()
     printer = Printer(output)
-    for one in found if not printer.as_json else ():
-        where = f"{one.place}: " if one.place else ""
+    for finding in findings if not printer.as_json else ():
+        where = f"{finding.place}: " if finding.place else ""
         printer.item(
-            (one.level, one.place, one.name, one.what), f"{one.level.ljust(8)} {where}{one.what}", None
+            (finding.level, finding.place, finding.name, finding.what),
+            f"{finding.level.ljust(8)} {where}{finding.what}",
+            None,
         )
-    faults = sum(one.level == "fault" for one in found)
+    faults = sum(finding.level == "fault" for finding in findings)
     if printer.as_json:
         facts = [
-            {"level": one.level, "setting": one.name, "place": one.place, "what": one.what} for one in found
+            {"level": finding.level, "setting": finding.name, "place": finding.place, "what": finding.what}
+            for finding in findings
         ]
         printer.done("", facts)
     else:
         sys.stdout.flush()
-        sys.stderr.write(f"{counted(faults, 'fault')}, {counted(len(found) - faults, 'warning')}\n")
+        sys.stderr.write(f"{counted(faults, 'fault')}, {counted(len(findings) - faults, 'warning')}\n")
     if faults:
         raise typer.Exit(Ended.USAGE)
 
@@ -113,14 +116,14 @@ def diff(
         flags = flags_of(
             data, listen, None, broker, share_broker, workers, durability, log_level, log_format, set_
         )
-        found = _compared(_configuration(config, flags), admin)
+        changes = _compared(_configuration(config, flags), admin)
     else:
         with Gateway(admin) as gateway:
-            found = gateway.post("reload", body={"dry_run": True}, wait_s=_RELOAD_S)["changes"]
-    _print(Printer(output), found)
+            changes = gateway.post("reload", body={"dry_run": True}, wait_s=_RELOAD_S)["changes"]
+    _print(Printer(output), changes)
     if given:
         sys.stderr.write(_UNSEEN)
-    if found:
+    if changes:
         raise typer.Exit(Ended.FAILED)
 
 
@@ -128,15 +131,15 @@ def diff(
 def reload(admin: AdminOf = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Have the running gateway read its settings anew, as SIGHUP does; what is wrong changes nothing."""
     with Gateway(admin) as gateway:
-        told = gateway.post("reload", body={}, wait_s=_RELOAD_S)
+        outcome = gateway.post("reload", body={}, wait_s=_RELOAD_S)
     printer = Printer(output)
     if printer.as_json:
-        printer.done("", told)
+        printer.done("", outcome)
         return
-    _print(printer, told["changes"])
-    waiting = sum(one["effect"] == "restart" for one in told["changes"])
+    _print(printer, outcome["changes"])
+    waiting = sum(change["effect"] == "restart" for change in outcome["changes"])
     sys.stdout.flush()
-    sys.stderr.write(f"{told['message']}\n")
+    sys.stderr.write(f"{outcome['message']}\n")
     if waiting:
         sys.stderr.write(f"{counted(waiting, 'setting')} need a restart: until then the old value counts\n")
 
@@ -156,19 +159,22 @@ def _compared(configuration: Configuration, admin: str) -> list[dict[str, Any]]:
     from proxy.cli.console.failure import Failure
     from proxy.reload.changes import shown_changes
 
-    faults = [one.what for one in configuration.findings() if one.level == "fault"]
+    faults = [finding.what for finding in configuration.findings() if finding.level == "fault"]
     if configuration.settings is None or faults:
         raise Failure(Ended.USAGE, faults[0])
     with Gateway(admin) as gateway:
         running = gateway.get("settings")
     new = configuration.settings.model_dump(mode="json")
-    return [one.facts() for one in shown_changes(running, new)]
+    return [finding.facts() for finding in shown_changes(running, new)]
 
 
-def _print(printer: Printer, found: list[dict[str, Any]]) -> None:
-    rows = [(one["name"], _value(one["running"]), _value(one["new"]), one["effect"]) for one in found]
-    if found or printer.as_json:
-        printer.table(("setting", "running", "new", "takes effect"), rows, {"changes": found})
+def _print(printer: Printer, changes: list[dict[str, Any]]) -> None:
+    rows = [
+        (change["name"], _value(change["running"]), _value(change["new"]), change["effect"])
+        for change in changes
+    ]
+    if changes or printer.as_json:
+        printer.table(("setting", "running", "new", "takes effect"), rows, {"changes": changes})
 
 
 def _value(value: object) -> str:

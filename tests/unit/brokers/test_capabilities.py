@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers import batches, capabilities, dead_letters, numbering, relaying, resets
+from brokers import batches, capabilities, dead_letters, numbering, relay, resets
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.port import Broker
 from brokers.remote.broker import RemoteBroker
@@ -16,7 +16,7 @@ from popgate.clock import SystemClock
 
 KINDS = {
     kind
-    for module in (batches, capabilities, dead_letters, numbering, relaying, resets)
+    for module in (batches, capabilities, dead_letters, numbering, relay, resets)
     for kind in vars(module).values()
     if isinstance(kind, type)
     and kind.__module__ == module.__name__
@@ -37,7 +37,7 @@ OF_CLUSTERS = {
     capabilities.TellsReaders,
     dead_letters.ReportsDeadLetters,
     numbering.NumbersQueues,
-    relaying.RelaysCommands,
+    relay.RelaysCommands,
     resets.HoldsResets,
 }
 OF_ONE_STORE = {
@@ -52,9 +52,7 @@ OF_ONE_STORE = {
     capabilities.TellsConsumers,
     dead_letters.ReportsDeadLetters,
 }
-OF_GUESTS = OF_ONE_STORE - {capabilities.TakesBackups, dead_letters.ReportsDeadLetters} | {
-    relaying.AsksGateways
-}
+OF_GUESTS = OF_ONE_STORE - {capabilities.TakesBackups, dead_letters.ReportsDeadLetters} | {relay.AsksGateways}
 
 
 def brokers(path: Path) -> dict[str, Broker]:

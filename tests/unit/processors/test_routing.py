@@ -21,7 +21,7 @@ from popgate.model import GroupConfig, Message, MessageType, Permission, Queue, 
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.policies.picking import GroupsThenTurns
+from processors.policies.queue_selector import GroupsThenTurns
 from processors.routing import check_type, place, routed
 
 Make = Callable[..., MessagingProcessor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.admission import Admission, place_of
-from protocols.observing import NullConnections
+from protocols.observers import NullConnections
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from popgate.testing.papers import Papers
-from protocols.observing import NullSniffing
+from protocols.observers import NullSniffing
 from protocols.proxy_protocol import Proxied
 from protocols.sniffing import Mark, SniffingEntrance
 from protocols.tls import Certificate

@@ -77,7 +77,14 @@ def test_what_is_sent_to_executors_has_all_that_the_connector_imports(tmp_path: 
         texts = {name: packed.read(name).decode() for name in names}
     assert "popgate/spark/source.py" in names
     assert not [name for name in names if "/testing/" in name or "/_app/" in name]
-    wanted, seen = ["popgate/spark/source.py", "popgate/spark/reading.py", "popgate/spark/writing.py"], set()
+    wanted, seen = (
+        [
+            "popgate/spark/source.py",
+            "popgate/spark/read/partition_reader.py",
+            "popgate/spark/write/write_task.py",
+        ],
+        set(),
+    )
     while wanted:
         name = wanted.pop()
         if name in seen:

@@ -13,11 +13,11 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from popgate.spark import sink
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.ledger import Ledger, Opened
-from popgate.spark.identities import BATCH_ID, QUERY_ID
+from popgate.spark.options.sink_columns import check_sink_columns
+from popgate.spark.options.sink_options import read_sink_options
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter, Written
-from popgate.spark.sink_columns import check_sink_columns
-from popgate.spark.sink_options import read_sink_options
 from popgate.spark.source import RocketMQDataSource
+from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID
 
 ROWS = StructType().add("body", BinaryType())
 GIVEN = {"endpoints": "a:1", "topic": "t"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from brokers.port import Broker
-from brokers.relaying import AsksGateways, BrokerAnswer, CommandHandler, Relayed, RelaysCommands
+from brokers.relay import AsksGateways, BrokerAnswer, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action

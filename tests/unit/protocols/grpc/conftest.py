@@ -23,12 +23,12 @@ from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
-from protocols.finding import make_adapter
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.request_context import open_context
 from protocols.grpc.service.service import MessagingService
+from protocols.schemes import make_adapter
 from tests.support.waiting import PATIENCE_S, until
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

@@ -14,7 +14,7 @@ from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, 
 from popgate.groups.verdict import Verdict
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
 from processors.clients.query import StackQuestion
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.telemetry.pending_queries import Asked

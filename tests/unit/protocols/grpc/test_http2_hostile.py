@@ -17,7 +17,8 @@ from popgate.testing import frames
 from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_rest
 from popgate.testing.papers import Papers
 from popgate.wire.frames.contract import TLS_FIRST
-from protocols import listening
+from protocols import entrances
+from protocols.eager_tasks import Running
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.compression import packed, unpacked
 from protocols.grpc.http2.events import Shape
@@ -27,7 +28,6 @@ from protocols.grpc.http2.hpack.decoder import encode_fields
 from protocols.grpc.servers.http2_calls import Http2Call
 from protocols.grpc.servers.http2_connections import Http2Connection
 from protocols.grpc.servers.http2_server import Http2Server
-from protocols.stepping import Running
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S, until
 
@@ -659,7 +659,7 @@ async def test_who_is_open_is_told_to_go_while_another_is_opening(
     site: Site, papers: Papers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it is told, a consumer polls on, and each of its polls is answered at once."""
-    monkeypatch.setattr(listening, "_MOMENT_S", 100 * PATIENCE_S)
+    monkeypatch.setattr(entrances, "_MOMENT_S", 100 * PATIENCE_S)
     server = await site.start(tls=Certificate(*papers.pair("gateway")).current, handshake_s=100 * PATIENCE_S)
     await site.dial(server, b"")
     context = ssl.create_default_context(cafile=papers.authority)

@@ -19,8 +19,8 @@ from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.frames.codes import ResponseCode
 from protocols.adapter import House, parse_listen
-from protocols.finding import listens_by_itself, load_for, make_adapter, schemes
 from protocols.remoting.adapter import RemotingAdapter
+from protocols.schemes import listens_by_itself, load_for, make_adapter, schemes
 from protocols.tls import Certificate
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import BrokerAnswer
+from brokers.relay import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import NotFound
 from popgate.ids.message_id import encode_offset_message_id, make_message_id

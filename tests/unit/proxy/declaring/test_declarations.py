@@ -10,9 +10,9 @@ import pytest
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, MessageType, TopicConfig
 from proxy.admin.web.json_forms import group_out, topic_out
 from proxy.config.units import parse_duration
-from proxy.declaring.checking import check
 from proxy.declaring.sources import DeclarationWrong, read_source
-from proxy.declaring.writing import difference, exact_duration, group_spec, topic_spec, written
+from proxy.declaring.specs import difference, exact_duration, group_spec, topic_spec, written
+from proxy.declaring.validation import check
 
 TOML = """
 # all of the shop

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from popgate.wire.bodies.query_reports import QueryReport, SourceLag
 from proxy.metrics import Metrics
-from proxy.metrics.adding import Sum
+from proxy.metrics.merged_scrapes import Sum
 from proxy.metrics.names import SPECS
 
 REPORT = QueryReport(

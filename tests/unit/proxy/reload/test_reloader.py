@@ -17,7 +17,7 @@ import pytest
 from popgate.testing import frames
 from popgate.testing.papers import Papers
 from processors.adjust import adjust
-from protocols import finding
+from protocols import schemes
 from protocols.grpc.adapter import GrpcAdapter
 from protocols.grpc.http2.hpack.decoder import encode_fields
 from protocols.grpc.pb import definition_pb2 as pb
@@ -393,7 +393,7 @@ async def test_an_address_that_is_put_back_as_its_listener_ends_is_opened(
     assert listeners is not None
     await reload(listen=[ANY, url], stopping=LEAVING_LATE)
     await reload(listen=[ANY], stopping=LEAVING_LATE)
-    loop, load = asyncio.get_running_loop(), finding.load_for
+    loop, load = asyncio.get_running_loop(), schemes.load_for
 
     def load_late(listen: Any) -> None:
         for one in list(listeners._leaving.values()):
@@ -448,7 +448,7 @@ async def test_who_was_accepted_by_a_listener_that_is_taken_back_is_served_on(
     made: list[Any] = []
     dialled: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     host, _, port = app.addresses[0].partition("://")[2].rpartition(":")
-    make = finding.make_adapter
+    make = schemes.make_adapter
 
     def noted(listen: Any, house: Any) -> Any:
         made.append(make(listen, house))

@@ -33,7 +33,7 @@ from processors.produce.message_checks import finish_message
 from processors.requests import Pull, Receive
 from proxy.app import App, build
 from proxy.config.settings import Settings
-from proxy.tracing import exporting
+from proxy.tracing import exporter as exporter_module
 from proxy.tracing.processor import TracedProcessor
 
 CREATED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -92,7 +92,7 @@ class House:
 @pytest.fixture
 def opened(settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr(exporting, "make_exporter", lambda _endpoint, _timeout_s: exporter)
+    monkeypatch.setattr(exporter_module, "make_exporter", lambda _endpoint, _timeout_s: exporter)
 
     @asynccontextmanager
     async def opened(**more: Any) -> AsyncIterator[House]:

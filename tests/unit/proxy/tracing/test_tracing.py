@@ -30,7 +30,7 @@ from protocols.grpc.pb.duration_pb2 import Duration
 from proxy.app import App, build
 from proxy.config.error import SettingsWrong
 from proxy.config.settings import Settings
-from proxy.tracing import exporting
+from proxy.tracing import exporter as exporter_module
 from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans
 from tests.unit.processors.produce.test_batch_forwarder import Forwarder
@@ -128,7 +128,7 @@ async def house(
     settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[House]:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr(exporting, "make_exporter", lambda _endpoint, _timeout_s: exporter)
+    monkeypatch.setattr(exporter_module, "make_exporter", lambda _endpoint, _timeout_s: exporter)
     app = build(settings_for(tracing={"enabled": True}))
     await app.start()
     try:

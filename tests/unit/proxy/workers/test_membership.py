@@ -15,7 +15,7 @@ import pytest
 
 from popgate.testing import frames
 from popgate.testing.papers import Papers
-from protocols import listening
+from protocols import entrances
 from protocols.adapter import parse_listen
 from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
@@ -157,7 +157,7 @@ async def test_who_was_handed_over_and_is_still_opening_is_served_by_a_drain(
     desk: Desk, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handshake begins a round trip later, and nobody else has its connection."""
-    monkeypatch.setattr(listening, "_MOMENT_S", 100 * PATIENCE_S)
+    monkeypatch.setattr(entrances, "_MOMENT_S", 100 * PATIENCE_S)
     papers = Papers(tmp_path_factory.mktemp("papers"))
     context = ssl.create_default_context(cafile=papers.authority)
     context.set_alpn_protocols(["h2"])

@@ -17,7 +17,7 @@ from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
-from popgate.testing.crashing import copy_as_after_a_crash
+from popgate.testing.crash_copy import copy_as_after_a_crash
 from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
 
 CONTEXT = Context(client_id="me@host@1")

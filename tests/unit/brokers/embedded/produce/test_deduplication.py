@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.model import Message, MessageType, Sent, TopicConfig
 from popgate.testing import MovableClock
-from popgate.testing.crashing import copy_as_after_a_crash
+from popgate.testing.crash_copy import copy_as_after_a_crash
 from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="me@host@1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import MOST_BYTES, RELAYED
+from brokers.relay import MOST_BYTES, RELAYED
 from brokers.remote.settings import Credentials
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, Unsupported

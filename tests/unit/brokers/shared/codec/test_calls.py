@@ -8,7 +8,7 @@ import pytest
 
 from brokers import capabilities
 from brokers.port import Directory, Offsets, Store, Transactions
-from brokers.relaying import AsksGateways
+from brokers.relay import AsksGateways
 from brokers.resets import HoldsResets
 from brokers.shared.codec import calls
 from brokers.shared.codec.calls import CALLS, CANCELLED, DONE, FAILED, TAKING, WAITING, fingerprint

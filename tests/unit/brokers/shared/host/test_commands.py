@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import MOST_BYTES, BrokerAnswer, Relayed
+from brokers.relay import MOST_BYTES, BrokerAnswer, Relayed
 from brokers.shared.host import commands
 from brokers.shared.host.commands import Commands
 from popgate.context import Context

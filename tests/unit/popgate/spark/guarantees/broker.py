@@ -15,13 +15,13 @@ from popgate.model import Bounds
 from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome, Part, commit_batch
-from popgate.spark.guarantees.halves import commit_halves
+from popgate.spark.guarantees.half_messages import commit_halves
 from popgate.spark.guarantees.ledger import Ledger, Opened
 from popgate.spark.guarantees.replay import written_once
 from popgate.spark.guarantees.scan import Scan
-from popgate.spark.identities import Identity
-from popgate.spark.sending import Sender
-from popgate.spark.sink_options import SinkOptions, read_sink_options
+from popgate.spark.options.sink_options import SinkOptions, read_sink_options
+from popgate.spark.write.message_ids import Identity
+from popgate.spark.write.sender import Sender
 from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.routes import QueueData, TopicRoute
 from popgate.wire.frames.codes import ResponseCode

@@ -15,7 +15,7 @@ import pytest
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError, TopicNotFound
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.halves import drop_halves
+from popgate.spark.guarantees.half_messages import drop_halves
 from tests.unit.popgate.spark.guarantees.broker import (
     LEDGER,
     OUT,

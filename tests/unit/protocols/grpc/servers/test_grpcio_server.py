@@ -46,7 +46,7 @@ async def test_a_port_that_is_taken_is_refused_with_a_sentence(town: Any, gatewa
 
 def test_an_option_that_nobody_knows_is_refused(tmp_path: Any) -> None:
     from protocols.adapter import House, parse_listen
-    from protocols.finding import make_adapter
+    from protocols.schemes import make_adapter
 
     house: Any = House(processor=None, clock=None)  # type: ignore[arg-type]
     with pytest.raises(

@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
-from protocols.draining import Waits
+from protocols.drain import Waits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -27,7 +27,7 @@ from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import V5_3_1, Command, encode_command
 from popgate.wire.frames.signature import sign, verify
 from processors.budgets import Budgets
-from protocols.observing import NullConnections
+from protocols.observers import NullConnections
 from protocols.remoting.connections import server as serving
 from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.connections.server import RemotingServer

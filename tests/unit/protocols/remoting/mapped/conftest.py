@@ -17,7 +17,7 @@ from popgate.wire.messages.records import Record, decode_records
 from processors.limits import Limits
 from protocols.remoting.consume.offsets import OffsetHandler
 from protocols.remoting.door import rooms_of
-from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.requests import Room
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 

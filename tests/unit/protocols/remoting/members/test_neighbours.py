@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import (
+from brokers.relay import (
     ABOUT_CLIENTS,
     AsksGateways,
     BrokerAnswer,
@@ -47,13 +47,13 @@ from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.records import decode_record
 from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
-from protocols.finding import command_handler
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members.members import Members
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.tools.broker_status import BrokerStatusHandler
 from protocols.remoting.tools.client_queries import ClientQueryHandler
+from protocols.schemes import command_handler
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

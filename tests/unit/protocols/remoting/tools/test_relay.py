@@ -10,7 +10,7 @@ import pytest
 
 from brokers.capabilities import BrokerPlace
 from brokers.port import Broker
-from brokers.relaying import RELAYED, BrokerAnswer, Relayed, RelaysCommands
+from brokers.relay import RELAYED, BrokerAnswer, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.ids.message_id import encode_offset_message_id, make_message_id

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from popgate.errors import BadRequest
 from popgate.testing import MovableClock
 from processors.limits import Limits
-from protocols.draining import Waits
+from protocols.drain import Waits
 from proxy.admin.domain.groups import Groups, _target
 from proxy.admin.domain.messages import Messages
 from proxy.admin.domain.topics import Topics

@@ -1,0 +1,113 @@
+"""A cache of connections to the gateway, kept by a process for its next task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from popgate.blocking import BlockingConnection, Credentials
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError
+from popgate.queue_client import TOOLS_GROUP, QueueClient
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.options.gateway_options import Gateway
+
+PASSING = frozenset(
+    {
+        *(Fault.BROKER_UNAVAILABLE, Fault.BROKER_TIMEOUT, Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS),
+        # The door's code for what a broker could not do without a word of why.
+        Fault.INTERNAL,
+    }
+)
+"""Faults that may be gone when the same is asked or sent again."""
+_LONGEST_IDLE_S: Final = 60.0
+"""The door closes connections that say nothing for two minutes, and what lies between may be quicker."""
+
+
+class Reaching(Protocol):
+    """How the gateway is reached, of the options of a source or a sink. `group` empty: any."""
+
+    @property
+    def gateway(self) -> Gateway: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+_Key = tuple[int, Gateway, Credentials | None]
+_idle: dict[_Key, tuple[float, BlockingConnection]] = {}
+"""One at most of each kind, and since when; by process, because Spark forks its workers."""
+
+
+@contextmanager
+def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
+    """A client for one piece of work; its connection is kept for a minute when that ends well.
+
+    Raises SparkSourceError: what a GatewayError says, with the code of its fault, and which endpoints it was.
+    """
+    gateway = options.gateway
+    credentials = gateway.credentials()
+    key = (os.getpid(), gateway, credentials)
+    _close_older(now() - _LONGEST_IDLE_S)
+    try:
+        _, connection = _idle.pop(key, (0.0, None))
+        if connection is None or not connection.is_quiet():
+            connection = _connected(options, credentials)
+        connection.timeout_s = options.timeout_s
+        try:
+            yield QueueClient(connection, group=options.group or TOOLS_GROUP)
+        except BaseException:
+            connection.close()
+            raise
+    except GatewayError as error:
+        raise SparkSourceError(
+            Code.GATEWAY, f"{error.fault.name}: {error.sentence} ({gateway.told(error.fault)})"
+        ) from error
+    _, other = _idle.get(key, (0.0, None))
+    if other is not None:
+        other.close()
+    _idle[key] = now(), connection
+
+
+def passes(error: SparkSourceError) -> bool:
+    """Whether what `client_of` raised is one of the `PASSING`."""
+    cause = error.__cause__
+    return isinstance(cause, GatewayError) and cause.fault in PASSING
+
+
+def close_idle() -> None:
+    """Close what is kept; for tests, and for programs that look for what they left open."""
+    while _idle:
+        _idle.popitem()[1][1].close()
+
+
+def _close_older(time_s: float) -> None:
+    for key in [key for key, (since, _) in list(_idle.items()) if since < time_s]:
+        _idle.pop(key)[1].close()
+
+
+def _connected(options: Reaching, credentials: Credentials | None) -> BlockingConnection:
+    """To the first endpoint that takes a connection. Raises what the last one raised."""
+    gateway = options.gateway
+    within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
+    context = None if gateway.tls is None else gateway.tls.context()
+    server_name = gateway.tls.server_name if gateway.tls is not None else ""
+    last: BrokerUnavailable | BrokerTimeout = BrokerUnavailable("no endpoint is given")
+    for endpoint in gateway.endpoints:
+        try:
+            return BlockingConnection.connect(
+                endpoint,
+                timeout_s=within,
+                tls=context,
+                server_name=server_name or None,
+                credentials=credentials,
+            )
+        except (BrokerUnavailable, BrokerTimeout) as error:
+            last = error
+    # With the type that says whether the same may be asked again.
+    raise type(last)(
+        f"{last.sentence}; the driver and each executor connect to the gateway themselves"
+    ) from last

@@ -1,0 +1,76 @@
+"""The columns of the source. A user's schema selects some of them, in any order; no others are decoded.
+
+With `schemaStyle=legacy` they have the names and types of the RocketMQ connector for Spark 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from popgate.errors import shown
+from popgate.spark.errors import Code, SparkSourceError
+
+COLUMNS: Final = {
+    "topic": "string",
+    "broker_name": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "message_id": "string",
+    "tag": "string",
+    "keys": "array<string>",
+    "message_group": "string",
+    "body": "binary",
+    "properties": "map<string,string>",
+    "born_timestamp": "timestamp",
+    "store_timestamp": "timestamp",
+    "born_host": "string",
+    "reconsume_times": "int",
+    "message_type": "string",
+    "delivery_timestamp": "timestamp",
+    "lite_topic": "string",
+    "priority": "int",
+    "trace_context": "string",
+    "flag": "int",
+}
+"""Names and Spark's types, in the order of the whole schema."""
+ALL_PROPERTIES: Final = "all_properties"
+"""Not a column of its own: what the legacy column properties holds."""
+LEGACY: Final = {
+    "topic": ("topic", "string"),
+    "flag": ("flag", "int"),
+    "body": ("body", "binary"),
+    "properties": (ALL_PROPERTIES, "string"),
+    "brokerName": ("broker_name", "string"),
+    "queueId": ("queue_id", "int"),
+    "queueOffset": ("queue_offset", "bigint"),
+    "bornTimestamp": ("born_timestamp", "timestamp"),
+    "storeTimestamp": ("store_timestamp", "timestamp"),
+}
+"""By the legacy name what it is here, and its type, in the order of the whole schema."""
+OF_THE_QUEUE: Final = ("topic", "broker_name", "queue_id")
+"""The same for all messages of a queue: no record needs to be read for them."""
+
+
+def schema_text(*, legacy: bool) -> str:
+    """All columns, as Spark's DDL has them."""
+    return ", ".join(f"{name} {kind}" for name, kind in _types(legacy).items())
+
+
+def check_columns(asked: Iterable[tuple[str, str]], *, legacy: bool) -> None:
+    """Of names and types as Spark writes them (simpleString). Raises SparkSourceError (ILLEGAL_SCHEMA)."""
+    types = _types(legacy)
+    for name, kind in asked:
+        if name not in types:
+            near = get_close_matches(name.lower(), types, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(types)}"
+            raise SparkSourceError(Code.ILLEGAL_SCHEMA, f"column {shown(name)} is not known: {hint}")
+        if kind != types[name]:
+            raise SparkSourceError(
+                Code.ILLEGAL_SCHEMA, f"column {name} is of the type {types[name]}, not {shown(kind)}"
+            )
+
+
+def _types(legacy: bool) -> Mapping[str, str]:
+    return {name: kind for name, (_, kind) in LEGACY.items()} if legacy else COLUMNS

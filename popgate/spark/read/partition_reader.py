@@ -1,0 +1,233 @@
+"""Reads ranges of offsets, with many pulls in flight, into Arrow batches."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from popgate.errors import PeerWireError
+from popgate.queue_client import PullAnswer, QueueClient
+from popgate.spark.connections import client_of, passes
+from popgate.spark.errors import Code, SparkSourceError, data_loss
+from popgate.spark.offsets import named
+from popgate.spark.options.source_columns import LEGACY, OF_THE_QUEUE
+from popgate.spark.options.source_options import SourceOptions
+from popgate.spark.read.driver import Connect
+from popgate.spark.read.pull_size import PullSize
+from popgate.spark.read.read_plan import Range, Warn
+from popgate.spark.read.record_decoder import Records
+from popgate.wire.frames.codes import ResponseCode
+
+_REST_S: Final = 0.05
+"""Before a pull is asked again that found nothing where something must be, or that failed."""
+_LONGEST_REST_S: Final = 1.0
+_STORED: Final = ("store_timestamp", "storeTimestamp")
+_PATIENCE_S: Final = 60.0
+"""So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
+
+
+class _Part(NamedTuple):
+    """Of a range, asked for under a number. `whole`: not the rest of one that was answered in part."""
+
+    begin: int
+    end: int
+    number: int
+    whole: bool
+
+
+def batches(
+    ranges: Sequence[Range],
+    schema: pa.Schema,
+    options: SourceOptions,
+    warn: Warn,
+    *,
+    connect: Connect = client_of,
+    rest: Callable[[float], None] = time.sleep,
+) -> Iterator[pa.RecordBatch]:
+    """What lies in the ranges, in their order. `rest` takes seconds. Raises SparkSourceError."""
+    rows, size = options.number("arrowBatchRows"), options.number("arrowBatchBytes")
+    for each in ranges:
+        held: list[bytes] = []
+        count = bytes_held = 0
+        for body, messages in whole(each, options, warn, connect=connect, rest=rest):
+            held.append(body)
+            count += messages
+            bytes_held += len(body)
+            if count >= rows or bytes_held >= size:
+                yield decoded(b"".join(held), each, schema, options)
+                held, count, bytes_held = [], 0, 0
+        if held:
+            yield decoded(b"".join(held), each, schema, options)
+
+
+def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The row of a stream to which nothing came for a while: the time, and no message."""
+    columns = [
+        pa.array([at_ms * 1000 if field.name in _STORED else None], pa.int64()).cast(field.type)
+        if pa.types.is_timestamp(field.type)
+        else pa.nulls(1, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
+    """Records that came from a range; what lies outside of it, or has another tag, is left out.
+
+    Raises SparkSourceError (DAMAGED).
+    """
+    try:
+        records = Records(data)
+        keep = (records.offsets >= range_.begin) & (records.offsets < range_.end)
+        if not keep.all():
+            records.keep(keep)
+        if options.tag and options.tag != "*":
+            # Brokers compare hashes of tags.
+            wanted = pa.array([each.strip() for each in options.tag.split("||")])
+            keep = pc.is_in(records.column("tag"), value_set=wanted)
+            records.keep(keep.to_numpy(zero_copy_only=False))
+        columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
+    except PeerWireError as error:
+        place = f"{named(range_.queue)}, offsets {range_.begin} to {range_.end - 1}"
+        raise SparkSourceError(
+            Code.DAMAGED,
+            f"a message cannot be read ({place}): {error}; begin behind it, by option startingOffsets, and a"
+            " stream with another checkpoint",
+        ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def whole(
+    range_: Range,
+    options: SourceOptions,
+    warn: Warn,
+    *,
+    connect: Connect = client_of,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[bytes, int]]:
+    """`pulled` of a range, which goes on where it was when the gateway fails for now.
+
+    A connection breaks when a gateway is started anew, and when nobody takes rows for so long that it says
+    nothing. Raises SparkSourceError, for what passes after a minute without an answer.
+    """
+    at, times, began = range_.begin, 0, 0.0
+    while at < range_.end:
+        try:
+            with connect(options) as client:
+                left = Range(range_.queue, at, range_.end)
+                for body, messages, reached in pulled(client, left, options, warn, now=now, rest=rest):
+                    at, times = reached, 0
+                    if body:
+                        yield body, messages
+        except SparkSourceError as error:
+            if times == 0:
+                began = now()
+            if not passes(error) or now() - began >= _PATIENCE_S:
+                raise
+            rest(min(_REST_S * 2**times, _LONGEST_REST_S))
+            times += 1
+
+
+def pulled(
+    client: QueueClient,
+    range_: Range,
+    options: SourceOptions,
+    warn: Warn,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the bodies of pull responses by offset, each with its maximum message count and its next offset.
+
+    A body may be empty. Without a filter, several pulls are in flight, each as large as one response of the
+    broker (`popgate.spark.read.pull_size`). With a filter the offset that a pull reaches is not known in
+    advance, so only one is in flight. Raises SparkSourceError (DATA_LOSS) and GatewayError.
+    """
+    most = options.number("pullBatchSize")
+    expression, kind = options.filter
+    depth = options.number("pullPipeline") if expression == "*" else 1
+    under_way: deque[_Part] = deque()
+
+    def ask(begin: int, end: int, *, whole: bool = False) -> _Part:
+        number = client.start_pull(
+            range_.queue,
+            begin,
+            most=min(most, end - begin) if depth > 1 else most,
+            expression=expression,
+            kind=kind,
+        )
+        return _Part(begin, end, number, whole)
+
+    at, size = range_.begin, PullSize(most)
+    # The first answer tells how large a part may be.
+    at_once = 1
+    found_by = now() + options.timeout_s
+    while under_way or at < range_.end:
+        while at < range_.end and len(under_way) < at_once:
+            end = min(at + size.next(), range_.end) if depth > 1 else range_.end
+            under_way.append(ask(at, end, whole=True))
+            at = end
+        begin, end, number, is_whole = under_way.popleft()
+        answer = client.finish_pull(number, range_.queue, timeout_s=options.timeout_s)
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            # The range ends where the queue ended, or before: this replica has not heard of it yet.
+            if now() > found_by:
+                raise SparkSourceError(
+                    Code.DATA_LOSS,
+                    f"{named(range_.queue)} has nothing at {begin} after {options.timeout_s:g} s,"
+                    f" though it ended at {range_.end} when this was planned",
+                )
+            rest(_REST_S)
+            under_way.appendleft(ask(begin, end, whole=is_whole))
+            continue
+        found_by = now() + options.timeout_s
+        reached = _reached(answer, range_, begin, options, warn)
+        yield answer.body, reached - begin if depth > 1 else most, reached
+        if is_whole and answer.code == ResponseCode.SUCCESS:
+            at_once = depth
+            size.learn(min(reached, end) - begin)
+        if reached < end and not under_way:
+            at = reached
+        elif reached < end:
+            under_way.appendleft(ask(reached, end))
+        at = max(at, reached)
+        # Where offsets are missing, as after a compaction, a pull reaches into what was asked for beside it.
+        while under_way and under_way[0].begin < reached:
+            part = under_way.popleft()
+            client.connection.forget(part.number)
+            if reached < part.end:
+                under_way.appendleft(ask(reached, part.end))
+
+
+def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptions, warn: Warn) -> int:
+    """Where to go on. Raises SparkSourceError for a gap, or a queue that went back."""
+    place, reached = named(range_.queue), answer.next_offset
+    if reached <= begin:
+        raise SparkSourceError(
+            Code.DATA_LOSS,
+            f"{place} has no offset {begin} any more, it goes on at {reached}: it was made anew, and needs a"
+            " checkpoint, or a start, of its own",
+        )
+    if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        sentence = (
+            f"{place} keeps nothing before {reached}: {begin} to {min(reached, range_.end) - 1} are gone"
+        )
+        if options.fail_on_data_loss:
+            raise data_loss(sentence)
+        warn(sentence)
+    return reached
+
+
+def _column(records: Records, range_: Range, field: Any, *, legacy: bool) -> Any:
+    name = LEGACY[field.name][0] if legacy else field.name
+    if name not in OF_THE_QUEUE:
+        return records.column(name).cast(field.type)
+    topic, broker, queue_id = range_.queue
+    value = {"topic": topic, "broker_name": broker, "queue_id": queue_id}[name]
+    return pa.repeat(pa.scalar(value, field.type), len(records))

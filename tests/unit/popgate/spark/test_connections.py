@@ -1,0 +1,141 @@
+"""popgate.spark.connections: connections that are kept, with a listener that the test holds."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from popgate.errors import BrokerUnavailable, Forbidden
+from popgate.queue_client import QueueClient
+from popgate.spark.connections import client_of, close_idle
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.options.source_options import SourceOptions, read_source_options
+from tests.support.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(PATIENCE_S)
+        yield listening
+    close_idle()
+
+
+def at(*endpoints: str, **given: str) -> SourceOptions:
+    return read_source_options({"endpoints": ",".join(endpoints), "topic": "t", **given}, streaming=False)
+
+
+def endpoint(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def used(options: SourceOptions) -> QueueClient:
+    with client_of(options) as client:
+        return client
+
+
+def test_a_connection_is_kept_for_the_next_piece_of_work(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    assert used(options).connection is used(options).connection
+
+
+def test_another_account_has_another_connection(listener: socket.socket) -> None:
+    plain, signed = at(endpoint(listener)), at(endpoint(listener), accessKey="a", secretKey="b")
+    assert used(plain).connection is not used(signed).connection
+
+
+def test_a_connection_that_nobody_used_for_a_minute_is_closed(listener: socket.socket) -> None:
+    options, clock = at(endpoint(listener)), [0.0]
+
+    def used_at(time_s: float, its: SourceOptions = options) -> QueueClient:
+        clock[0] = time_s
+        with client_of(its, now=lambda: clock[0]) as client:
+            return client
+
+    first = used_at(0.0).connection
+    assert used_at(60.0).connection is first
+    # Those of others are closed by whoever comes by.
+    used_at(120.1, at(endpoint(listener), accessKey="a", secretKey="b"))
+    assert not first.is_open
+    assert used_at(120.2).connection is not first
+
+
+def test_keys_that_changed_have_another_connection(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = at(endpoint(listener), credentials="env:POPGATE_KEYS")
+    monkeypatch.setenv("POPGATE_KEYS", "me:one")
+    first = used(options).connection
+    assert used(options).connection is first
+    monkeypatch.setenv("POPGATE_KEYS", "me:two")
+    assert used(options).connection is not first
+
+
+def test_a_connection_waits_as_long_as_whoever_uses_it_says(listener: socket.socket) -> None:
+    short, long = (at(endpoint(listener), pullTimeoutMs=text) for text in ("1000", "2000"))
+    assert used(short).connection.timeout_s == 1
+    assert used(long).connection is used(short).connection
+    assert used(long).connection.timeout_s == 2
+
+
+def test_two_at_a_time_have_two_and_one_is_kept(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with client_of(options) as one, client_of(options) as other:
+        assert one.connection is not other.connection
+    assert used(options).connection is one.connection
+    assert not other.connection.is_open
+
+
+def test_a_connection_whose_other_side_is_gone_is_not_used_again(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    first = used(options).connection
+    far, _ = listener.accept()
+    far.close()
+    # Until the system has told this side.
+    select.select([first._socket], [], [], PATIENCE_S)
+    assert used(options).connection is not first
+
+
+def test_after_a_failure_a_connection_is_not_used_again(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with pytest.raises(ValueError, match="mine"), client_of(options) as client:
+        raise ValueError("mine")
+    assert not client.connection.is_open
+
+
+def test_a_failure_of_the_gateway_has_its_fault_and_the_endpoints(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with pytest.raises(SparkSourceError) as told, client_of(options):
+        raise BrokerUnavailable("it ends")
+    assert told.value.code is Code.GATEWAY
+    assert "BROKER_UNAVAILABLE: it ends" in str(told.value)
+    assert endpoint(listener) in str(told.value)
+    assert isinstance(told.value.__cause__, BrokerUnavailable)
+
+
+def test_the_first_endpoint_that_answers_is_taken(listener: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = endpoint(gone)
+    assert used(at(closed, endpoint(listener))).connection.endpoint == endpoint(listener)
+    with pytest.raises(SparkSourceError) as told:
+        used(at(closed))
+    assert "BROKER_UNAVAILABLE: no connection to" in str(told.value)
+    assert "each executor connect to the gateway themselves" in str(told.value)
+    assert closed in str(told.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"accessKey": "alice", "secretKey": "hidden"}])
+def test_a_refused_account_is_told_with_the_option_that_names_it(
+    listener: socket.socket, given: dict[str, str]
+) -> None:
+    options = at(endpoint(listener), **given)
+    with pytest.raises(SparkSourceError) as told, client_of(options):
+        raise Forbidden("not yours")
+    account = "option accessKey = 'alice'" if given else "there is no option accessKey"
+    assert f"FORBIDDEN: not yours (option endpoints = {options.gateway.endpoints}, {account}: let" in str(
+        told.value
+    )
+    assert "hidden" not in str(told.value)
