@@ -69,11 +69,11 @@ A module that is named by itself has a class that inherits from a compiled one.
 INTERPRETED = {
     "interpreted classes inherit from theirs": """
         brokers/embedded/engine/facet.py brokers/numbering.py popgate/errors.py processors/messaging.py
-        protocols/listening.py
+        protocols/entrances.py
     """,
     "they inherit from several classes": """
         brokers/capabilities.py brokers/dead_letters.py brokers/embedded/broker.py brokers/port.py
-        brokers/relaying.py brokers/resets.py
+        brokers/relay.py brokers/resets.py
     """,
     "asynchronous generators, which mypyc has not": """
         brokers/remote/access/keyed_lock.py processors/consume/resets.py protocols/grpc/caller.py
@@ -85,14 +85,14 @@ INTERPRETED = {
         brokers/embedded/storage/backup_files.py brokers/embedded/storage/damaged_records.py
         brokers/embedded/storage/disk_guard.py brokers/embedded/storage/migrations.py
         brokers/embedded/storage/open_rocksdb.py brokers/embedded/storage/store_metrics.py
-        brokers/embedded/storage/wal_repair.py brokers/opening.py brokers/remote/rpc/tls.py
+        brokers/embedded/storage/wal_repair.py brokers/open_broker.py brokers/remote/rpc/tls.py
         popgate/__main__.py popgate/blocking.py popgate/cluster.py popgate/faults.py
         popgate/queue_client.py popgate/sockets/servers.py popgate/wire/json_syntax/parts.py
-        protocols/accepting.py protocols/adapter.py protocols/finding.py protocols/grpc/adapter.py
+        protocols/handed_connections.py protocols/adapter.py protocols/schemes.py protocols/grpc/adapter.py
         protocols/grpc/rpcs/health.py protocols/grpc/rpcs/reflection.py
         protocols/grpc/servers/grpcio_calls.py protocols/grpc/servers/grpcio_server.py
         protocols/proxy_protocol.py protocols/remoting/adapter.py protocols/secured.py
-        protocols/sharing.py protocols/sniffing.py protocols/tls.py
+        protocols/shared_adapter.py protocols/sniffing.py protocols/tls.py
     """,
 }
 """Modules of those packages that stay interpreted, by the reason."""
