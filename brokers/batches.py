@@ -1,4 +1,4 @@
-"""A producer's batch that goes to its broker as it came, and the brokers that take it so."""
+"""The capability of a broker to take a producer's batch unchanged, in one piece."""
 
 from __future__ import annotations
 

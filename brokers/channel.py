@@ -1,8 +1,8 @@
-"""One connection that speaks remoting, with many requests under way on it, in both directions.
+"""One remoting connection that carries many requests at once, in both directions.
 
 A request waits in a queue until the transport takes it, so that it is known of each whether it was
-written: one that was not certainly did nothing. There is one timer for all of them: it looks after
-their deadlines and after signs of life (`_tick`).
+written: one that was not written certainly had no effect. A single timer (`_tick`) checks the deadlines of
+all requests and whether the peer still responds.
 """
 
 from __future__ import annotations

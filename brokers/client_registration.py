@@ -1,5 +1,6 @@
-"""The capability of a broker whose cluster knows the clients of this replica, and asks them; as those of
-`brokers.capabilities`.
+"""The capability of a broker whose cluster knows the clients of this replica and can send them requests.
+
+It is found by `Broker.capability`, as those of `brokers.capabilities`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker reports of dead letters that it made by itself: a capability beside the port."""
+"""The capability of a broker to report the dead letters that it creates by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may differ between brokers, declared by each: `tests/contract` checks both sides."""
+"""Properties in which brokers differ, declared by each broker: `tests/contract` checks both variants."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a request means: checked, routed, asked of a broker and observed. Doors above, brokers below."""
+"""The meaning of a request: checked, routed, sent to a broker and observed. Doors above, brokers below."""

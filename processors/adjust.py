@@ -1,4 +1,4 @@
-"""New limits for a processor that serves: every part of it goes by them from the next request on."""
+"""New limits for a running processor: every part applies them from the next request on."""
 
 from __future__ import annotations
 

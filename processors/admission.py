@@ -1,4 +1,4 @@
-"""The first step of every request: may the caller, and is it not too much."""
+"""The first step of every request: whether the caller has permission, and is within its rate limit."""
 
 from __future__ import annotations
 

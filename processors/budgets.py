@@ -1,13 +1,12 @@
-"""How many bytes may be under way: per connection, per consumer group, and in the whole process.
+"""Limits of memory that requests use: per connection, per consumer group, and in the whole process.
 
-What is under way is what memory holds because of requests: those being processed, and answers that
-are not written yet. Counters are plain integers, kept where they are above 0 only; the hot path adds
-to them once a request. Whoever holds nothing may always take one thing, however large it is, so no
-bound makes a message impossible; and a consumer takes at least one message while it has any room, so
-that a bound is passed by the rest of one message at most.
+The memory of requests in progress and of answers that are not written yet counts. Counters are plain
+integers, kept only while they are above 0; the hot path adds to them once per request. A holder with nothing
+may always take one item, however large it is, so no limit makes a message impossible; and a consumer takes at
+least one message while it has any room, so that one message at most exceeds the limit.
 
 The process budget is shared fairly: no holder may have more than what is left free for the others. A single
-greedy holder gets half of it, two get a third each, and there is always something left for the next one.
+greedy holder gets half of it, two get a third each, and some is always left for the next one.
 """
 
 from __future__ import annotations

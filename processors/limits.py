@@ -1,4 +1,4 @@
-"""What a client may ask for, and what the gateway does by itself. Each value is a setting.
+"""Limits of clients' requests, and what the gateway does by itself. Each value is a setting.
 
 Defaults are those that official clients expect. Source: protocol facts 2.2, 2.3 and 4.9.
 """

@@ -1,7 +1,7 @@
 """The entry point of all protocols into the domain: one method per operation.
 
-Every method is the same five steps in the same order, written down in each and hidden by no
-chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
+Every method has the same five steps in the same order, written out in each of them: admit
+(permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
 reports a request that fails in any of them.
 """
 

@@ -1,4 +1,4 @@
-"""What happened, told to whoever counts it: one plain call per request, never per message."""
+"""Reports events to the metrics: one plain call per request, never per message."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a topic's queues are and what a group's settings are; made on first use when that is allowed.
+"""Routes of topics and settings of groups; created on first use when that is allowed.
 
-Both are kept for a moment, so that a message costs no question. What was changed through this
-replica is seen at once, what was changed elsewhere within `_FRESH_S`.
+Both are cached for a moment, so that a message costs no extra request. Changes through this
+replica are visible at once, changes elsewhere within `_FRESH_S`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The doors: one folder per protocol, found by its URL scheme."""
+"""The doors: one package per protocol, found by its URL scheme."""

@@ -1,4 +1,4 @@
-"""What a door is: something that listens at a URL and brings requests to the processor."""
+"""The interface of a door: it listens at a URL and passes requests to the processor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who may connect: so many connections of a door in all, and so many from one address.
+"""Limits of connections: of a door in total, and of one address.
 
-An address is one of IPv4, or a network of IPv6 of 64 bits, since whoever has one of those has all of it.
-Connections over sockets in the file system have none. Handshakes of TLS that are under way count, too.
+An address is an IPv4 address, or an IPv6 network of 64 bits, since whoever has one address of it has all.
+Connections over sockets in the file system have no address. TLS handshakes in progress count, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calling back those who wait, so that a draining gateway answers them instead of cutting them off."""
+"""Ends long polls with an empty response, so that a draining gateway answers them instead of closing them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Running the coroutine of a call at once and without an asyncio task, which costs more than many a call.
+"""Runs the coroutine of a call at once and without an asyncio task, which would cost more than most calls.
 
-`Running` is a task in all that coroutines ask of one (`asyncio.current_task`, `cancel`, `cancelling`,
-`uncancel`), but it takes its first step where it is started, and most calls of a busy gateway are over with
+`Running` offers what coroutines use of a task (`asyncio.current_task`, `cancel`, `cancelling`,
+`uncancel`), but it runs its first step where it is started, and most calls of a busy gateway end with
 it, or with one more. Source: "Extending" in asyncio's documentation, "Task lifetime support".
 """
 

@@ -1,4 +1,4 @@
-"""Where the connections of a door come in: a port, a socket in the file system, another process."""
+"""Sources of a door's connections: a port, a socket in the file system, another process."""
 
 from __future__ import annotations
 

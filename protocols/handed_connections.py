@@ -1,4 +1,4 @@
-"""Where the connections of a door come from when it does not listen by itself: from another process."""
+"""Connections of a door that does not listen itself: another process hands them over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doors tell of their calls and connections, to whoever counts them: one plain call each."""
+"""The interface by which doors report calls and connections to the metrics: one plain call for each."""
 
 from __future__ import annotations
 

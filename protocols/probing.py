@@ -1,7 +1,7 @@
-"""Whether clients can reach a gateway and work with it: looked at from outside, as a client would.
+"""Checks from outside whether clients can reach a gateway and work with it.
 
-Here is what every wire has in common: names, ports, and what is spoken there. What a protocol can
-try beyond that is in `protocols.<scheme>.probing`.
+This module has what all protocols have in common: names, ports, and the protocol spoken there. Further
+checks of a protocol are in `protocols.<scheme>.probing`.
 """
 
 from __future__ import annotations

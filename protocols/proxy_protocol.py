@@ -1,7 +1,7 @@
-"""The PROXY protocol: what a load balancer says in front of a connection about who made it.
+"""The PROXY protocol: the header in which a load balancer says who made the connection.
 
 Versions 1 (a line of text) and 2 (binary). Source: "The PROXY protocol" by HAProxy, sections 2.1 and 2.2.
-A connection without such a header is none that came through the balancer, and nothing it says is believed.
+A connection without such a header did not come through the balancer, and nothing that it claims is trusted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections by TLS: each is counted from the moment it is accepted, not when its handshake is over."""
+"""TLS connections: each is counted from the moment it is accepted, before its handshake is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address that several protocols share, or where clients may speak TLS or not, as an adapter."""
+"""The adapter of an address that several protocols share, or where TLS is optional."""
 
 from __future__ import annotations
 

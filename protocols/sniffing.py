@@ -1,9 +1,9 @@
-"""One address, several protocols: the first byte of a connection says which one its client speaks.
+"""One address, several protocols: the first byte of a connection tells which one its client speaks.
 
-The byte is looked at, not taken, while the connection has no transport: who serves it reads it as if nobody
-had looked. One byte is enough (0x16 begins a handshake of TLS, RFC 8446 section 5.1; the others are told by
-each protocol's package), so that who sends one at a time costs no more than another. Whether what follows is
-of that protocol, its own machine judges. Inside of TLS it is what both agreed on (ALPN, RFC 7301).
+The byte is peeked at while the connection has no transport, so that the protocol's own server reads it again.
+One byte is enough (0x16 begins a TLS handshake, RFC 8446 section 5.1; each protocol's package defines its
+own), so a client that sends one byte at a time costs no more than another. The
+protocol's own machine judges what follows. Inside TLS both sides agree on the protocol (ALPN, RFC 7301).
 """
 
 from __future__ import annotations

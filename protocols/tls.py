@@ -1,4 +1,4 @@
-"""TLS of doors: a certificate and its key, read anew when their files change: renewing needs no restart."""
+"""TLS of doors: a certificate and its key, reloaded when their files change: renewal needs no restart."""
 
 from __future__ import annotations
 

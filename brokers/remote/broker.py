@@ -1,4 +1,4 @@
-"""The remote broker: a RocketMQ cluster. It builds its parts, and every method of the port is one part's."""
+"""The remote broker: a RocketMQ cluster. It builds its parts and delegates each method of the port to one."""
 
 from __future__ import annotations
 

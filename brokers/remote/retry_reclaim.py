@@ -1,8 +1,8 @@
-"""What came back to a group of a cluster that popped, moved to where its classic consumers pull from.
+"""Moves retries of a group that popped to where its classic consumers pull from.
 
-A broker stores what comes back to a group in a retry topic of the group and the topic, which pops of the
-topic read and nobody else. Here it is popped from there itself, stored in `%RETRY%group` and
-acknowledged, in this order. Sources: protocol facts 4.2, 7.8 (send rule 7, CONSUMER_SEND_MSG_BACK).
+A broker stores a retry of a popped message in a retry topic of the group and the topic, which only pops of
+the topic read. This module pops it from there, stores it in `%RETRY%group` and
+acknowledges it, in this order. Sources: protocol facts 4.2, 7.8 (send rule 7, CONSUMER_SEND_MSG_BACK).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a RocketMQ cluster promises where brokers differ."""
+"""The traits of a RocketMQ cluster."""
 
 from __future__ import annotations
 

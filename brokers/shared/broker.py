@@ -1,4 +1,4 @@
-"""The guest's broker: another process has it, and does what is asked here."""
+"""The guest's broker: it forwards every call to the process that hosts the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings of a topic or a group may be."""
+"""Checks of the settings of topics and groups."""
 
 from __future__ import annotations
 

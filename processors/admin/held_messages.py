@@ -1,4 +1,4 @@
-"""What a group holds, as an operator is told of it, and which of it is meant."""
+"""The messages that a group holds, as an operator sees and selects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and groups: shown, created, changed, deleted."""
+"""Topics and groups: listed, created, changed, deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How streaming queries of clients stand, as their drivers report it, for the metrics of the gateway.
+"""The state of clients' streaming queries, as their drivers report it, for the metrics of the gateway.
 
 A driver reports repeatedly while its query runs; a query without reports is removed after a while.
 """

@@ -1,4 +1,4 @@
-"""Why a group stands where it stands, in sentences for a person."""
+"""The reason why a group makes no progress, in sentences for a person."""
 
 from __future__ import annotations
 

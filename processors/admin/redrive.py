@@ -1,7 +1,7 @@
-"""Dead letters of a group: what there is, and giving them to the group again.
+"""The dead letters of a group: listed, and returned to the group.
 
-They lie in `%DLQ%group`, which is read page by page, so that a hundred thousand of them hold up
-nobody. What was redriven stays there until retention removes it, and is left out here.
+They are in `%DLQ%group`, which is read page by page, so that a hundred thousand of them delay no other
+request. Redriven ones stay there until retention removes them, and are left out here.
 """
 
 from __future__ import annotations

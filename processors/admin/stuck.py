@@ -1,8 +1,9 @@
-"""Why a group does not go on: who holds what since when, what waits behind it, or why nothing is stuck.
+"""Why a group makes no progress: who holds which message since when, what waits behind it, or why nothing is
+stuck.
 
-And how an operator frees a message. The rule of any-replica, section 1, binds here too: a release
-must never undo an acknowledgement. So it is done once, with the handle of the very delivery that
-was looked at, and only where a late acknowledgement is refused, or nobody can have sent one.
+It also frees a message for an operator. The rule of any-replica, section 1, applies here too: a release
+must never undo an acknowledgement. So it is done once, with the handle of the delivery that
+was examined, and only where a late acknowledgement is refused, or nobody can have sent one.
 """
 
 from __future__ import annotations

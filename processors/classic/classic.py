@@ -1,4 +1,4 @@
-"""What only classic clients ask for: messages sent back, locks of queues, replies."""
+"""Operations that only classic clients request: messages sent back, locks of queues, replies."""
 
 from __future__ import annotations
 

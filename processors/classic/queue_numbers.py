@@ -1,4 +1,4 @@
-"""Numbers of brokers and of queues, for clients that know those of several brokers by numbers alone."""
+"""Numbers of brokers and of queues, for clients that identify those of several brokers only by number."""
 
 from __future__ import annotations
 

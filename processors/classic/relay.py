@@ -1,4 +1,7 @@
-"""Commands of tools that brokers of a cluster answer, or gateways that share one: see `brokers.relay`."""
+"""Commands of tools that are answered by brokers of a cluster, or by gateways that share a broker.
+
+See `brokers.relay`.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What came back to a group that popped is moved to where its classic consumers pull from.
+"""Moves retries of a group that popped to where its classic consumers pull from.
 
-A group on true pull may have popped before: while it was mapped onto pop, or by clients that are gone.
-What those left unfinished only pops would find (`brokers.capabilities.ReclaimsRetries`). So the group is
-looked at when it falls back to true pull, when its first classic consumer comes, soon after either, and
-then now and then: messages come back from deliveries as their times end. A group of which some clients
-pop is left alone: they get it.
+A group on true pull may have popped before: while it was mapped onto pop, or through clients that are gone.
+Only pops would find what those left unfinished (`brokers.capabilities.ReclaimsRetries`). So the group is
+examined when it falls back to true pull, when its first classic consumer connects, soon after either, and
+then at intervals: messages return from deliveries as these expire. A group with clients that still
+pop is left alone: they receive the retries.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Clients of this gateway: who they are, and what they are told and asked."""
+"""Clients of this gateway: their registration, and the commands and questions that they are sent."""

@@ -1,6 +1,6 @@
-"""Asking a connected client for its stack, making it consume one message, telling it to reconnect.
+"""Questions of operators to a connected client: its stack, consuming a message, reconnecting.
 
-For operators. Only clients of this replica can be asked: a question goes down their open stream.
+Only clients of this replica can be asked, over their open stream.
 """
 
 from __future__ import annotations

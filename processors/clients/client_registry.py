@@ -1,6 +1,6 @@
-"""Who is connected: the register of clients that this replica has met, soft state.
+"""The registry of clients that are connected to this replica: soft state.
 
-Doors implement `ClientHandle` and bring it here when a client has told its settings. Losing an
+Doors implement `ClientHandle` and register it when a client has sent its settings. Losing an
 entry costs a heartbeat, never a message: no request needs one (any-replica, section 3).
 """
 

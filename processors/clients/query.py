@@ -1,7 +1,7 @@
-"""What a connected client may be asked, and the answer to come. Source: protocol facts 1.7.
+"""Questions to a connected client, and the pending answer. Source: protocol facts 1.7.
 
-Made by `processors.clients.client_queries`; a door takes a question through `ClientHandle.ask`, hands it to
-the client and settles it. How an answer finds its question on the wire is the door's business.
+`processors.clients.client_queries` creates them; a door accepts a question through `ClientHandle.ask`, sends
+it to the client and settles it. How an answer is matched with its question on the wire is up to the door.
 """
 
 from __future__ import annotations

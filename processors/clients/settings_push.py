@@ -1,6 +1,6 @@
-"""Topics and groups that were changed: the clients that use them are told their settings anew.
+"""Sends clients their settings again when topics or groups that they use have changed.
 
-Changes of one moment are told together, once to each client, and only to those concerned.
+Changes that are made together are sent together, once to each client, and only to the clients concerned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tries again what the broker could not do just now, for a while: the client has done its part.
+"""Retries for a while what the broker could not do: the client has done its part.
 
-For what may be done twice without harm, like finishing a delivery; never for a send. Scenario 4.
+Only for operations that can be repeated without harm, like finishing a delivery; never for a send (scenario
+4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether there is something to receive, without taking it. Source: protocol facts 5.5 (200054, 200055)."""
+"""Checks whether messages are available, without taking them. Source: protocol facts 5.5 (200054, 200055)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lite topics: what clients subscribe to, and the groups that are bound to a topic for it.
+"""Lite topics: subscriptions of clients, and the groups that are bound to a topic for them.
 
-A broker may have them or not (`brokers.capabilities.LiteTopics`). Source: protocol facts 4.10.
+Not every broker has them (`brokers.capabilities.LiteTopics`). Source: protocol facts 4.10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading by offset, without taking."""
+"""Reads by offset, without taking messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push is a pop loop with a window: for doors that hand messages to clients unasked."""
+"""Push as a pop loop with a window, for doors that deliver messages without a request."""
 
 from __future__ import annotations
 

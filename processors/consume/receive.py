@@ -1,4 +1,4 @@
-"""Taking messages by pop, of a topic or of the lite topics of a client."""
+"""Takes messages by pop, of a topic or of the lite topics of a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer may ask for: invisible times, waiting, batches, and what a client needs of its broker.
+"""Rules for receives: invisible times, long polls, batch sizes, and what a client needs of its broker.
 
 Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 """

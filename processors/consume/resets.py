@@ -1,4 +1,4 @@
-"""Resets of groups by operators, and the doors that must know of them while they are made."""
+"""Resets of groups by operators, and the listeners that take part while they are made."""
 
 from __future__ import annotations
 

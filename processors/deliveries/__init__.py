@@ -1,4 +1,5 @@
 """Messages that clients of this gateway hold.
 
-*Auto-renewal* prolongs the invisible time while the client is there; *release* frees them when it is gone.
+*Auto-renewal* extends the invisible time while the client is connected; *release* frees messages when it is
+gone.
 """

@@ -1,9 +1,9 @@
-"""Keeps what consumers hold, for as long as they work on it.
+"""Renews messages that consumers hold, for as long as they process them.
 
-A handle is good for the group's whole consume timeout, through every replica, so most messages
-are done before anything happens here. A handler that runs longer is renewed shortly before the
-end, up to a limit, while its client is there; a client that comes with its first handle has the
-newest one used for it. Rules: any-replica, section 1.
+A handle is valid for the group's whole consume timeout, through every replica, so most messages
+are finished before a renewal is due. A message that takes longer is renewed shortly before it
+expires, up to a limit, while its client is connected; when a client uses its first handle, the
+newest one is used for it. Rules: any-replica, section 1.
 """
 
 from __future__ import annotations

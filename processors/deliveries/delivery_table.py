@@ -1,8 +1,8 @@
-"""What this replica delivered to consumers that leave renewing to it: soft state, with a bound.
+"""Deliveries of this replica to consumers that leave renewing to it: soft state, bounded.
 
-A pure ledger: it is told what was delivered and finished and on which connections, and answers
-which handle is the newest, what is due for renewal, and what of a client that left may be freed.
-Its times are those of the monotonic clock, in ms: the wall clock may be set while something is held.
+It records which messages were delivered and finished, on which connections, and returns
+the newest handle of a delivery, deliveries due for renewal, and those of a departed client that may be freed.
+Its times are those of the monotonic clock, in ms: the wall clock may be set while messages are held.
 Rules: any-replica, section 1.
 """
 

@@ -1,7 +1,7 @@
-"""Frees what a client held when it leaves: at once when it says so, else after a grace.
+"""Frees the messages that a client held when it leaves: at once when it says so, else after a grace period.
 
-Never more than `Holder.may_be_freed` allows, and never tried again: after an unknown outcome a
-second try could undo an acknowledgement. Rules: any-replica, section 1.
+Never more than `Holder.may_be_freed` allows, and never retried: after an unknown outcome a
+second attempt could undo an acknowledgement. Rules: any-replica, section 1.
 """
 
 from __future__ import annotations

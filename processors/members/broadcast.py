@@ -1,10 +1,10 @@
-"""Broadcast groups: every client gets every message, by a cursor of its own.
+"""Broadcast groups: every client receives every message, with a cursor of its own.
 
-The gateway keeps no cursor. A client of a broadcast group is given a consumer group of its own at
-the broker, its *member group*, whose name follows from the group and the client id; so any replica
-finds it, and everything else (order, attempts, acknowledgements) is what it is for any group. What
-a member gives up on goes to the dead letters of the broadcast group. A member that has not received
-for long is forgotten, with its cursor.
+The gateway stores no cursor. A client of a broadcast group gets a consumer group of its own at
+the broker, its *member group*, whose name is derived from the group and the client id; so any replica
+finds it, and everything else (order, attempts, acknowledgements) works as for any group. Messages
+that a member gives up become dead letters of the broadcast group. A member that has not received
+for long is removed, with its cursor.
 """
 
 from __future__ import annotations

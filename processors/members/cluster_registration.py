@@ -1,7 +1,7 @@
-"""A broker whose cluster knows its clients is told of those of this replica, and may ask them.
+"""Reports the clients of this replica to a broker whose cluster registers them, and answers its questions.
 
-A broker may want to know or not (`brokers.client_registration.RegistersClients`). Any replica may be
-asked what became of a half message only because each registers its producers (any-replica, section 2).
+Not every broker wants that (`brokers.client_registration.RegistersClients`). Any replica may be
+asked for the outcome of a half message only because each registers its producers (any-replica, section 2).
 """
 
 from __future__ import annotations

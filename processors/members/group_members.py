@@ -1,4 +1,4 @@
-"""Who reads: the clients of a group, and the groups of a topic."""
+"""The clients of a group, and the groups that read a topic."""
 
 from __future__ import annotations
 

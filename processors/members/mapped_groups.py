@@ -1,10 +1,10 @@
-"""Which groups' classic push consumers are mapped onto pop; all else stays on true pull.
+"""Decides which groups' classic push consumers are mapped onto pop; all others stay on true pull.
 
 A group is mapped while the settings name it, every member that the broker knows comes through a gateway,
-none is known to need true pull, and at least one classic member is proven concurrent. That is judged anew
-when members change, and every few seconds while a classic member is here. It is soft state: replicas
-come to the same choice by asking the same broker, and while they differ messages may come twice, never
-not at all.
+none is known to need true pull, and at least one classic member is proven concurrent. This is evaluated
+when members change, and every few seconds while a classic member is connected. It is soft state: replicas
+reach the same decision by asking the same broker, and while they differ messages may be delivered twice,
+but none is lost.
 """
 
 from __future__ import annotations

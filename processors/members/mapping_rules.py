@@ -1,6 +1,6 @@
-"""How a group's classic push consumers read, told from who is in it: true pull, or mapped onto pop.
+"""Derives from the members of a group how its classic push consumers read: true pull, or mapped onto pop.
 
-Nothing here asks or waits: `processors.members.mapped_groups` does, and keeps what comes out.
+Pure functions: `processors.members.mapped_groups` asks the broker and keeps the result.
 """
 
 from __future__ import annotations

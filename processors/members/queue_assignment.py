@@ -1,8 +1,8 @@
-"""Which queues a classic consumer reads that leaves it to the broker, and whether by pull or by pop.
+"""The queues of a classic consumer that leaves the assignment to the broker, and whether it pulls or pops.
 
-Brokers of a cluster decide that themselves. Else a group's attributes say which topics it pops, and what
-it pulls is shared out here. Sources: protocol facts 5.5 (400, 401), 5.13 and 5.14; the strategies as
-RocketMQ's AllocateMessageQueueAveragely and AllocateMessageQueueAveragelyByCircle have them.
+Brokers of a cluster decide that themselves. Otherwise a group's attributes say which topics it pops, and
+queues to pull are assigned here. Sources: protocol facts 5.5 (400, 401), 5.13 and 5.14; the strategies of
+RocketMQ's AllocateMessageQueueAveragely and AllocateMessageQueueAveragelyByCircle.
 """
 
 from __future__ import annotations

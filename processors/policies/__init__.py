@@ -1,1 +1,1 @@
-"""Matters of opinion, each one small object that can be replaced by name. Protocols: `popgate.kinds`."""
+"""Policies, each a small object that can be replaced by name. Protocols: `popgate.kinds`."""

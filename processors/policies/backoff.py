@@ -1,4 +1,4 @@
-"""How long until the next try?"""
+"""How long to wait before the next attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cluster serves a topic?"""
+"""Selects the cluster that serves a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is this? The default lets everybody in, without a name."""
+"""Identifies the caller. The default admits everybody as anonymous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May they? The default allows everything."""
+"""Checks permissions. The default allows everything."""
 
 from __future__ import annotations
 

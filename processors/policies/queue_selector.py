@@ -1,4 +1,4 @@
-"""Which queue takes a message?"""
+"""Selects the queue of a message."""
 
 from __future__ import annotations
 

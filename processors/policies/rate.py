@@ -1,4 +1,4 @@
-"""Is it too much? The default never is; a token bucket per client is the other choice."""
+"""Limits the rate of requests. The default sets no limit; a token bucket per client is the alternative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies by name: those of the house, and those of installed packages.
+"""Policies by name: the built-in ones, and those of installed packages.
 
 A package offers a policy as an entry point in the group `popgate.policies.<kind>`, with the kinds
 `identity`, `permission`, `rate`, `backoff`, `picking` and `clusters`; it names a callable that takes

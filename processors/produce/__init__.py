@@ -1,1 +1,1 @@
-"""Sends: what is checked before a message goes to the broker, and in which form it goes there."""
+"""Sends: the checks before a message goes to the broker, and the form in which it goes there."""

@@ -1,4 +1,4 @@
-"""A message on its way in: everything that can be wrong with it, its type, and the block it is stored with.
+"""Checks a message, determines its type, and builds the properties block with which it is stored.
 
 The order of the checks is that of the Java proxy, so that a message with two faults is answered
 with the same code. Source: protocol facts 2.2, 3.1 and 3.5.

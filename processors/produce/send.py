@@ -1,4 +1,4 @@
-"""Storing messages: limits, type, queue, then the broker."""
+"""Stores messages: limits, type, queue, then the broker."""
 
 from __future__ import annotations
 

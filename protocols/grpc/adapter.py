@@ -1,4 +1,4 @@
-"""The gRPC door as an adapter: it puts service, health and transport together and lets them go again."""
+"""The gRPC door as an adapter: it starts and stops service, health check and transport."""
 
 from __future__ import annotations
 

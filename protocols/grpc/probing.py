@@ -1,4 +1,4 @@
-"""What a RocketMQ client would find at an address: health, route, limits, a round trip, clocks."""
+"""Probes an address as a RocketMQ client: health, route, limits, a round trip, clocks."""
 
 from __future__ import annotations
 

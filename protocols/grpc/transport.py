@@ -1,4 +1,4 @@
-"""What the service needs from a gRPC server, whoever provides it."""
+"""The interface that the service requires of a gRPC server."""
 
 from __future__ import annotations
 

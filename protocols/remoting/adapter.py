@@ -1,4 +1,4 @@
-"""The remoting door as an adapter: it puts rooms and connections together and lets them go again."""
+"""The remoting door as an adapter: it starts and stops its rooms and connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where requests come in, whatever connection brought them: to the room that serves their code.
+"""The entry point of requests of all connections: it passes each to the room that serves its code.
 
-What a request holds of the budgets (`popgate.context.Allowance`) is let go by who writes its answer.
+The writer of the response releases what the request holds of the budgets (`popgate.context.Allowance`).
 """
 
 from __future__ import annotations

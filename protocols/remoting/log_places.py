@@ -1,7 +1,7 @@
-"""Which broker a request is about that names a place in a broker's log, and no queue.
+"""Finds the broker of a request that names a place in a broker's log, and no queue.
 
-Look-ups never say it, and no request of clients before 4.9.5 does (protocol facts 7.7): then the mark of the
-place says it, which all ids and records have. Where there is one broker there is no doubt.
+Look-ups never name the broker, nor does any request of clients before 4.9.5 (protocol facts 7.7): then the
+mark in the place, which all ids and records have, identifies it. With one broker there is no ambiguity.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The other side of a connection as the rooms know it: who it is, and what we ask of it."""
+"""The peer of a connection, as the rooms see it: who it is, and requests to it."""
 
 from __future__ import annotations
 

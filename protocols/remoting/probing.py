@@ -1,4 +1,4 @@
-"""What a classic client would find at an address: a route, where it leads, a message that comes through."""
+"""Probes an address as a classic client: a route, where it leads, a message round trip."""
 
 from __future__ import annotations
 

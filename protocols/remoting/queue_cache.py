@@ -1,4 +1,4 @@
-"""Queues of topics, kept for a moment: every pull and every position names one, and none makes a topic."""
+"""A short-lived cache of topics' queues: every pull and every position names one; none creates a topic."""
 
 from __future__ import annotations
 

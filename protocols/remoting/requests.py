@@ -1,8 +1,8 @@
-"""What a request is to those who serve it, and what they know of the connection that it came by.
+"""A request as handlers see it, and what they know of its connection.
 
-A room of this door (`SendHandler`, `PullHandler`, …) is a class that tells by `handlers` which request codes
-it serves. A handler answers with a command, or with None where nobody waits for one; what it cannot do it
-raises as a GatewayError, which `protocols.remoting.codec.errors` has a code for.
+A room of this door (`SendHandler`, `PullHandler`, …) is a class whose `handlers` returns the request codes
+that it serves. A handler returns a command, or None for a one-way request; it raises a GatewayError for
+what it cannot do, and `protocols.remoting.codec.errors` has the code for that.
 """
 
 from __future__ import annotations

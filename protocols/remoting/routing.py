@@ -1,7 +1,7 @@
-"""What a name server answers: where topics are, which is always here, and which brokers there are.
+"""Answers as a name server: the routes of topics, which all lead to this door, and the brokers.
 
-Every broker keeps its name and has this door's address, so that clients which name the broker that they
-mean reach it through us. Sources: protocol facts 5.8, 6.2 and 5.13; real-rocketmq.md, section 4.
+Every broker keeps its name and has this door's address, so that clients that name a broker reach
+it through the gateway. Sources: protocol facts 5.8, 6.2 and 5.13; real-rocketmq.md, section 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The catalogue: topics and groups by name and by id, and where the queues of a topic stand.
+"""The catalogue: topics and groups by name and by id, and the state of each queue of a topic.
 
-In memory for the hot path, persisted as JSON. An id is never given twice while anything of its
-former owner may be left, so that a topic made again under an old name has nothing of the old.
+It is held in memory for the hot path and stored as JSON. An id is never assigned again while data of its
+former owner may be left, so that a topic created again under an old name has no old data.
 """
 
 from __future__ import annotations

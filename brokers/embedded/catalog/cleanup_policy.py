@@ -1,4 +1,4 @@
-"""The cleanup policy of a topic: DELETE by age and size, or COMPACTION, and what holds for its messages.
+"""The cleanup policy of a topic, DELETE by age and size or COMPACTION, and the rules for its messages.
 
 Source: RocketMQ 5.3.3 (`TopicAttributes`: the values, and that they cannot be changed;
 `SendMessageProcessor`: a message without key is refused; `CompactionLog`: an empty body deletes).

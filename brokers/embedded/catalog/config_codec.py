@@ -1,4 +1,4 @@
-"""The settings of topics and groups as JSON, as they stand in the store."""
+"""Encodes and decodes the settings of topics and groups as JSON for the store."""
 
 from __future__ import annotations
 

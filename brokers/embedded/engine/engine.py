@@ -1,8 +1,8 @@
-"""What the facets of the embedded broker share: the store, what memory has of it, and its time.
+"""What the facets of the embedded broker share: the store, its state in memory, and its clocks.
 
 Memory mirrors the store. A step changes memory and adds to the store's batch without awaiting in
-between; when a batch cannot be written, everything but the waiting clients is made anew from the
-store, so that memory never tells of what is not there.
+between. When a batch cannot be written, everything except the waiting clients is rebuilt from the
+store, so that memory never contains what the store does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Resets that no reader has begun from yet: until then a reader's old position does not undo them.
+"""Resets from which no reader has started yet: until then a reader's old position cannot overwrite them.
 
-Readers of several gateways may share the broker, and only those of the gateway that made a reset are told of
-it. The others learn of it with their next commit, which clients make every 5 s. RocketMQ holds resets in the
-same way, in memory alone (ConsumerOffsetManager.assignResetOffset); here they survive a restart.
+Readers at several gateways may share the broker, and only the gateway that made a reset notifies its readers.
+The others learn of it when they commit next, which clients do every 5 s. RocketMQ holds resets in the
+same way, but only in memory (ConsumerOffsetManager.assignResetOffset); here they survive a restart.
 """
 
 from __future__ import annotations

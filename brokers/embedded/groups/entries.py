@@ -1,4 +1,4 @@
-"""What a group knows of one message below its frontier that is not finished yet."""
+"""The state of one message below its group's frontier that is not finished yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one group has of one topic: a ledger per queue, of the kind that the group's setting says."""
+"""The state of one group in one topic: a ledger for each queue, ordered or unordered as the group is."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""When held messages fall due: one heap for all ledgers of the broker.
+"""The times at which held messages become visible again: one heap for all ledgers of the broker.
 
-Messages taken together share one item, because they fall due together. Items are never taken out
-of the middle: one whose message was finished or renewed since is recognized when it comes up, and
-the heap is swept when such items may be more than half of it.
+Messages taken together share one item, because they expire together. Items are never removed from
+the middle: one whose message was finished or renewed meanwhile is recognised when it is reached, and
+the heap is swept when more than half of it may be such items.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The pop ledger: what one group has of one queue.
+"""The pop ledger: the state of one group in one queue.
 
-`frontier` is the first offset never looked at; below it every message without an entry is
-finished. An entry says who has the message until when, or that it rests. Nothing is written when
-an entry's time is over: the message is just free again, and its next delivery is an entry that
-replaces the old one. All steps add to the store's batch and change memory in one go.
+`frontier` is the first offset that was never examined; every message below it without an entry is
+finished. An entry says who holds the message and until when, or that it waits for another attempt. Nothing
+is written when an entry expires: the message is available again, and its next delivery writes an entry that
+replaces the old one. Every step adds to the store's batch and changes memory without awaiting in between.
 
-A delivery is named by its time, and no two of a message may have the same name, or an old handle
-would finish a new delivery. While a message has an entry the next name is greater than its last
-one. After a `seek` the entries are gone, so the ledger keeps the latest name it ever gave with its
-frontier: a wall clock that is set back, even while nobody looks, makes no name come back.
+A delivery is identified by its time, and no two deliveries of a message may have the same time, or an old
+handle would finish a new delivery. While a message has an entry, the next time is greater than its last
+one. A `seek` removes the entries, so the ledger stores the latest time that it ever used with its
+frontier: even if the wall clock is set back meanwhile, no time is used twice.
 
-Here is what all ledgers have in common: the steps of one message. How a pop chooses is said in
-`unordered_ledger` and `ordered_ledger`.
+This class has what all ledgers share: the steps of one message. `unordered_ledger` and `ordered_ledger`
+choose the messages of a pop.
 """
 
 from __future__ import annotations

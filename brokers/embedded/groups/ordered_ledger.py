@@ -1,12 +1,12 @@
-"""The ledger of an ordered group: order per message group.
+"""The ledger of an ordered group: order within each message group.
 
-The messages of one message group stand in a lane, in the order of their offsets; those without a
-message group stand in one lane of the queue. Only the head of a lane can be delivered, and with it
-what follows as long as nothing in between is held: an earlier message that somebody has, or that
-rests, keeps the later ones of its lane back, and nobody else.
+The messages of a message group form a lane, in the order of their offsets; messages without a
+message group share one lane of the queue. Only the head of a lane can be delivered, together with the
+messages that follow it, as long as none in between is held: an earlier message that is held or waits
+for another attempt blocks the later ones of its own lane and no other lane.
 
-The ledger looks ahead: messages beyond the frontier stand in their lanes in memory only. When one
-behind them is delivered the frontier passes them, and they get entries that say "waits".
+The ledger looks ahead: messages beyond the frontier are in their lanes in memory only. When one of
+them is delivered out of turn, the frontier moves past those before it, which get entries of the kind "waits".
 """
 
 from __future__ import annotations

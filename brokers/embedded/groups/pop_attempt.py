@@ -1,4 +1,4 @@
-"""One attempt of a pop to take messages: what it wants, and what it got so far."""
+"""One attempt of a pop to take messages: what it requests, and what it has taken so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a receipt back to the delivery that it names."""
+"""Finds the delivery that a receipt names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which dead letters were redriven, and when: marks beside them, so that none is redriven twice.
+"""Marks of dead letters that were redriven, with the time, so that none is redriven twice.
 
-A dead letter that was redriven stays where it is until retention removes it: who reads the dead-letter
-topic goes on finding it, and offsets of a queue never come back. Marks are read and written in the
-store alone; nothing of them is in memory.
+A redriven dead letter stays where it is until retention removes it: readers of the dead-letter topic
+still find it, and offsets of a queue are never reused. Marks are read and written in the
+store; memory holds none of them.
 """
 
 from __future__ import annotations

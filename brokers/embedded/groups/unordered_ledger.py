@@ -1,4 +1,4 @@
-"""The ledger of an unordered group: what is free, and what is new, whoever asks first."""
+"""The ledger of an unordered group: a pop takes messages that are available again, then new ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Who waits for messages: one line per topic and group, woken one by one.
+"""Consumers that wait for messages: one line per topic and group, woken one by one.
 
-An arrival wakes as many as it may feed. Who is woken and takes nothing while there is something
-left passes the wake on, to those who have not looked since. One timer serves all who wait.
+An arrival wakes as many consumers as it may supply. A consumer that was woken and takes nothing while
+messages are left passes the wake-up on, to those that have not looked since. One timer serves all waiting
+consumers.
 """
 
 from __future__ import annotations

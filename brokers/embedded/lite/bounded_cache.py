@@ -1,4 +1,4 @@
-"""A bounded memory of objects that stand in the store, too: those used last stay."""
+"""A bounded cache of objects that are also in the store: the most recently used ones stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lite topics by name: made by their first message, found in the store when they are needed."""
+"""Lite topics by name: created by their first message, loaded from the store on demand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A group's place in a lite topic: what it is given next, and what it holds.
+"""A group's position in a lite topic: what it receives next, and what it holds.
 
-The messages of a lite topic come in order: none while an earlier one is held or rests, but several
-in one answer. So a place is one small value in the store, whatever happened before.
+The messages of a lite topic are delivered in order: none while an earlier one is held or waits for another
+attempt, except several in one response. So a position is one small value in the store, whatever the history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lite topics, the places of groups in them, and who is to be woken; and what happens by itself.
+"""Lite topics, the positions of groups in them, whom to wake, and what happens by time.
 
-Two things happen at their time: what a group held is free again, or dead; and a lite topic is
-looked at, whether it was idle for too long, or its first messages are gone.
+Two things happen by time: a held message becomes available again, or a dead letter; and a lite topic is
+checked for being idle too long, and for having lost its first messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who subscribes to which lite topics: soft state, which clients repeat every 30 s.
+"""Subscriptions of clients to lite topics: soft state, which clients send again every 30 s.
 
-A client that is gone keeps its subscriptions for a little while, so that one that comes back over a
-new connection need not tell them again. Rules: protocol facts 4.10 and scenario 38.
+A client that disconnects keeps its subscriptions for a short time, so that one that comes back over a
+new connection need not send them again. Rules: protocol facts 4.10 and scenario 38.
 """
 
 from __future__ import annotations

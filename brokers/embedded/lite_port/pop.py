@@ -1,4 +1,4 @@
-"""The port's `LiteTopics`: subscribing and taking, and what becomes of deliveries of lite topics."""
+"""The port's `LiteTopics`: subscribe, pop, and settle deliveries of lite topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a receipt back to the delivery of a lite topic's message that it names."""
+"""Finds the delivery of a lite topic's message that a receipt names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of deliveries of lite topics: finished, hidden, given back, buried."""
+"""Settles deliveries of lite topics: finished, hidden, returned, dead-lettered."""
 
 from __future__ import annotations
 

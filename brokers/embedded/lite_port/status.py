@@ -1,7 +1,7 @@
-"""What operators ask of a group that takes lite topics: what it holds of them, and where it stands.
+"""The status of a group that takes lite topics, for operators: what it holds, and its positions.
 
-Looking changes nothing, not even what is kept in memory. It is bounded: first what was used last,
-which is in memory, then so much of the store.
+Looking changes nothing, not even what memory keeps. It is bounded: first the most recently used entries,
+which are in memory, then a limited part of the store.
 """
 
 from __future__ import annotations

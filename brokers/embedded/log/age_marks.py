@@ -1,9 +1,9 @@
-"""How old messages are whose store time cannot be: the wall clock was ahead when they were stored.
+"""The age of messages whose store time is wrong because the wall clock was ahead when they were stored.
 
-Store times of a queue never go back, so one message of the year 2040 gives all that follow that
-year, and by their times they would be kept till then. Such a queue gets marks instead: at this
-(believable) time everything below this offset was there. A few per queue, persisted, so that
-messages stay at most an eighth of their time longer than they should.
+Store times within a queue never decrease, so one message stored in the year 2040 gives all following
+ones that time, and retention would keep them until then. Such a queue gets marks instead: at this
+(believable) time everything below this offset was stored. A queue has a few marks, in the store, so that
+messages stay at most an eighth of their retention time too long.
 """
 
 from __future__ import annotations

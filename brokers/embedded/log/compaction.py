@@ -1,13 +1,14 @@
-"""Compaction: of each key of a queue the newest message stays, at its offset; older ones go, a few at a time.
+"""Compaction: of each key of a queue the newest message stays, at its offset; older ones are removed.
 
-An index in the store has the offset of each key's newest message. Every message is looked at once, after it
-came: the one that stood in the index for its key is removed, and it takes its place. So the work is that of
-what is new, memory holds nothing, and each step is one batch: a kill leaves the queue as before or as after.
+An index in the store has the offset of each key's newest message. Every message is examined once, after it
+was stored: the message that the index has for its key is removed, and the new one takes its place. So the
+work is proportional to new messages, memory holds nothing, and each step is one batch: a kill leaves the
+queue as it was before or after the step.
 
-A message without a body is a tombstone: it removes what came before it like any other, is kept for
-`tombstone_retention_ms` from then on, so that readers see it, and goes then. The last message of a queue
-stays whatever it is: offsets go on behind it. The queue's minimum stays, too: what compaction removed is no
-loss to who reads on from there.
+A message without a body is a tombstone: it removes earlier messages like any other, is kept for
+`tombstone_retention_ms` so that readers see it, and is removed then. The last message of a queue
+always stays, because offsets continue after it. The queue's minimum stays, too: what compaction removed is
+no gap for a reader that continues from there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What deleted topics and groups leave behind, and the index of messages that are gone.
+"""Removes the data of deleted topics and groups, and index entries of messages that are gone.
 
-Works on the store alone, in small steps: each step yields what it cost, about one per look-up.
+Works on the store alone, in small steps: each step yields its cost, about one per look-up.
 """
 
 from __future__ import annotations

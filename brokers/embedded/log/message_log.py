@@ -1,8 +1,8 @@
 """The message log: every queue of every topic, record by record, and the index of ids and keys.
 
-An offset is given when a record is added and seen by readers once its batch is committed. The
-index has one entry per message id and per key, under the hour of the store time; it is a hint:
-whoever follows it compares the record.
+A record gets its offset when it is added, and readers see it when its batch is committed. The
+index has one entry per message id and per key, under the hour of the store time; an entry is a hint,
+and a look-up compares the record.
 """
 
 from __future__ import annotations

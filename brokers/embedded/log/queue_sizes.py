@@ -1,9 +1,9 @@
-"""How many bytes a queue holds, known well enough to keep a topic within its bound.
+"""The number of bytes in a queue, exact enough to keep a topic within its size limit.
 
-Sending pays nothing for it. Records of topics with a bound are read once after they came, in
-small steps, and a mark is left in `sizes` whenever a segment is full: the bytes between two
+Sends pay nothing for it. Records of topics with a limit are read once after they were stored, in
+small steps, and whenever a segment is full, a mark in `sizes` stores the bytes between two
 marks. So the sum survives a restart without reading the messages again, whole segments can be
-removed without reading them, and nothing is held in memory but one sum per queue.
+removed without reading them, and memory holds one sum per queue.
 """
 
 from __future__ import annotations

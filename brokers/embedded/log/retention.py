@@ -1,10 +1,10 @@
-"""Old messages go: by age, by bytes per topic, and with whatever was deleted; a little at a time.
+"""Removes old messages by age, by bytes per topic, and with deleted topics; in small steps.
 
-A round over everything begins every `retention_interval_ms` and is cut into ticks of bounded
-work. A queue's new floor and the removal of what lies below it are one batch. Messages are kept
-at least as long as their topic says, and go within about one interval after that; by bytes whole
-segments go, the oldest of all queues first, until the topic is within its bound. Compacted topics keep
-the newest message of each key instead, however old and however many they are.
+A round over everything starts every `retention_interval_ms` and is divided into ticks of bounded
+work. A queue's new floor and the removal of messages below it are one batch. Messages are kept
+at least as long as their topic says, and are removed within about one interval after that. By bytes, whole
+segments are removed, the oldest of all queues first, until the topic is within its limit. Compacted topics
+keep the newest message of each key instead, whatever its age and their number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Backups of the store while it works: a checkpoint of RocksDB, then checksums and copies beside it.
 
-What is in memory only is flushed by RocksDB's own threads first, so that the checkpoint itself, which
-is made in the loop's thread since the binding keeps the interpreter's lock meanwhile, has little
-left to do: it links the tables and copies the end of the log. The rest is reading files, in a thread.
+RocksDB's own threads first flush what is only in memory, so that the checkpoint itself has little to do: it
+links the tables and copies the end of the log. The checkpoint runs in the loop's thread, since the binding
+keeps the interpreter's lock meanwhile. The rest reads files, in a thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What operators and metrics ask of groups: where they stand, and what they hold."""
+"""The status of groups for operators and metrics: their positions, and what they hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Clients of this broker's gateways: who is in a group, and who waits for a reply.
+"""Clients of this broker's gateways: the members of groups, and clients that wait for a reply.
 
-Soft state: doors tell it, guests of a shared broker too, and it is gone with the process.
+Soft state: doors and guests of a shared broker report it, and it is gone with the process.
 """
 
 from __future__ import annotations

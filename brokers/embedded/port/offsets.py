@@ -1,4 +1,4 @@
-"""How far groups have come: committed offsets, progress, resets, and locks of queues."""
+"""Positions of groups: committed offsets, progress, resets, and locks of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking messages and finishing them: pop, acknowledge, hide, give back, bury."""
+"""Takes and settles messages: pop, acknowledge, hide, return, dead-letter."""
 
 from __future__ import annotations
 

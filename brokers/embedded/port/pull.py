@@ -1,4 +1,4 @@
-"""Reading by position: pull without taking, bounds, the offset at a time."""
+"""Reads by offset: pull without taking, the bounds of a queue, the offset at a time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What pops of a group left unfinished, on its way to where the group's classic consumers pull from.
+"""Moves what pops of a group left unfinished to where the group's classic consumers pull from.
 
-A group that popped has finished what lies between its unfinished messages, and its position stands
-before the first of those: who pulled from there would get all of it once more. With the unfinished
-ones in `%RETRY%group` the position stands where the pops stood. Copy and end of the delivery are one
-batch: a message is in one of the two places whenever the process ends.
+A group that popped has finished the messages between its unfinished ones, and its position is before the
+first of those: a consumer that pulled from there would get all of them again. With the unfinished
+ones in `%RETRY%group`, the position can be where the pops were. The copy and the end of the delivery are one
+batch: whenever the process ends, a message is in one of the two places.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Dead letters on their way back to the group that could not consume them.
+"""Returns dead letters to the group that could not consume them.
 
-The copy in the retry topic and the mark that remembers it are one batch: whenever the process ends,
-the message is either a dead letter still, or one that the group gets again, and never both or neither.
+The copy in the retry topic and the mark that records it are one batch: whenever the process ends,
+the message is either still a dead letter or will be delivered to the group again, never both or neither.
 """
 
 from __future__ import annotations

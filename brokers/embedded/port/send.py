@@ -1,4 +1,4 @@
-"""Messages in: to a queue at once, or held back until their time or the end of their transaction."""
+"""Stores messages: in a queue at once, or held back until their time or the end of their transaction."""
 
 from __future__ import annotations
 

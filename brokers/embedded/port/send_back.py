@@ -1,4 +1,4 @@
-"""Messages that a consumer pulled and could not process: a copy of each comes again, in `%RETRY%group`.
+"""Messages that a consumer pulled and could not process: a copy of each is stored in `%RETRY%group`.
 
 Source: protocol facts 7.8, CONSUMER_SEND_MSG_BACK.
 """

@@ -1,1 +1,1 @@
-"""What happens before a message is in the log: duplicates are recognised, delayed ones wait."""
+"""What happens before a message is stored in the log: duplicates are recognised, delayed messages wait."""

@@ -1,8 +1,8 @@
-"""A segment of what was sent lately: ids, and what their senders were given for them.
+"""A segment of recent sends: message ids, and the results that their senders got.
 
-Laid out by columns, so that packing is a few calls for all of it: `last_ms`, `closed_ms`, how many
-sends and how many handles there are; of each send its place and the length of its key; all keys;
-then of each handle the number of its send, its length, and itself.
+The layout is by columns, so that packing takes a few calls: `last_ms`, `closed_ms`, the
+numbers of sends and of handles; of each send its place and the length of its key; all keys;
+then of each handle the number of its send, its length, and the handle.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Sends that come again: a client whose answer was lost sends the same message id once more.
+"""Recognises repeated sends: a client that lost the response sends the same message id again.
 
-What was sent lately is remembered and answered as it was the first time; it is stored once. The
-ids of some hundred sends make a *segment*: one value in the keyspace `seen`, written with a batch
-that comes later. The ids of the segment that is still being filled are found again at the start,
-at the ends of the queues; those of messages that are held back lie in `seen` one by one until
-then. So nothing is written per message that goes to its queue, and a start reads a bounded number
+Recent sends are remembered, and a repeated one gets the first result; the message is stored once. The
+ids of some hundred sends form a *segment*: one value in the keyspace `seen`, written with a later
+batch. At start the ids of the segment that is still being filled are read from the
+ends of the queues; ids of messages that are held back are in `seen` one by one until
+then. So no write is added per message that goes to its queue, and a start reads a bounded number
 of records.
 
-In memory there is a hash per id, which leads to the segment, and the segment has the proof: the id
-itself. The hashes are Python's own, keyed anew in every process: nobody can make two of them
-alike. They lie in two generations, of which the older one is dropped as a whole when the younger
+Memory has a hash per id, which leads to the segment, and the segment has the id itself as the proof.
+The hashes are Python's own, with a new key in every process: nobody can construct two that are
+equal. They are kept in two generations, of which the older one is dropped as a whole when the younger
 one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
 an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least:
 `known_ms` is the time that this covers, and the log has one line when it becomes shorter than the window.

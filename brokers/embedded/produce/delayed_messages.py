@@ -1,8 +1,8 @@
-"""Delayed messages: held back in `timers`, moved to their queue when they are due, or recalled.
+"""Delayed messages: stored in `timers`, moved to their queue at their due time, or recalled.
 
-Due is exact to the millisecond and never early. One tick moves a bounded slice, in the order of
-the due times; the deadline then lies in the past until the backlog is gone, so that a broker
-that comes back after a day serves its clients while it catches up.
+Due times are exact to the millisecond, and no message is early. One tick moves a bounded number, in the order
+of the due times; the deadline then stays in the past until the backlog is empty, so that a broker
+that was down for a day serves its clients while it catches up.
 
 Source of the recall handle: protocol facts 3.9.
 """

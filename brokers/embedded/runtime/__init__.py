@@ -1,1 +1,1 @@
-"""What runs beside requests: alarms by the clock, scans in small steps, counters."""
+"""What runs independently of requests: timers, scans in small steps, counters."""

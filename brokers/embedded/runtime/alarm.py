@@ -1,4 +1,4 @@
-"""One timer for everything in the broker that happens at its time."""
+"""One timer for everything that the broker does by time."""
 
 from __future__ import annotations
 

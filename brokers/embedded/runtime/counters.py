@@ -1,4 +1,4 @@
-"""What was counted since the broker started: memory that is made anew after a failed write keeps it."""
+"""Counters since the broker started; they survive when memory is rebuilt after a failed write."""
 
 from __future__ import annotations
 

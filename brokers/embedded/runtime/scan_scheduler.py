@@ -1,6 +1,6 @@
-"""Whoever looks through a backlog that its filter refuses does so in turn: one per turn of the loop.
+"""Schedules pops that scan a backlog which their filter refuses: one of them per turn of the event loop.
 
-However many pops look in vain, everybody else waits for one of them at most.
+However many pops scan without a result, other requests wait for at most one of them.
 """
 
 from __future__ import annotations

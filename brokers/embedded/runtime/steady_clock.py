@@ -1,10 +1,10 @@
-"""Time for what falls due and for what is deleted, whatever happens to the wall clock.
+"""Clocks for due times and for retention that do not jump when the wall clock does.
 
 Due times are wall times, because they must mean the same after a restart. But a wall clock that is
-set back by an hour would keep every held message away for an hour more, one that is set forward
-would give it to somebody else while it is worked on, and delete what is young. So both times here
-go on evenly: what is held keeps to that until the next start; what is deleted believes a clock
-that was set forward once it has stayed there for an hour.
+set back by an hour would hide every held message for an hour more, and one that is set forward
+would deliver a message while another consumer processes it, and delete young messages. So both clocks here
+advance evenly: the clock of held messages ignores a jump until the next start; that of retention accepts
+a clock that was set forward once it has stayed so for an hour.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a backup is on the disk: a manifest beside the files of a store, each with its size and checksum.
+"""The files of a backup: a manifest beside the files of a store, each with its size and checksum.
 
     NAME/manifest.json    versions, when, of which store, counts, and every file with size and SHA-256
     NAME/store/…          the files of RocksDB
 
-A backup is made under a name that begins with a dot and gets its own at the very end, when everything
-is on the disk: what has no manifest, or another one than it was written, is no backup. Only files are
-handled here; nothing is opened.
+A backup is created under a name that begins with a dot and gets its own name at the end, when everything
+is on the disk. A folder without a manifest, or whose files differ from it, is no backup. This module handles
+files only; it opens no store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keyspaces in RocksDB: opened together, read, and closed whatever state they are in."""
+"""The keyspaces in RocksDB: opened together, read, and closed in every state."""
 
 from __future__ import annotations
 

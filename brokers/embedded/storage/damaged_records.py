@@ -1,8 +1,8 @@
-"""Records that cannot be decoded: told once, counted, kept, and stepped over.
+"""Records that cannot be decoded: logged once, counted, kept, and skipped.
 
-A record of `messages` stays where it is: groups and readers go on behind it, and retention removes
-it with its neighbours. What would be tried at its time again and again (a delayed message, a half
-message) is moved to the keyspace `damaged`, as it was.
+A record of `messages` stays where it is: groups and readers continue after it, and retention removes
+it with its neighbours. A record that would be tried again at its time (a delayed message, a half
+message) is moved unchanged to the keyspace `damaged`.
 """
 
 from __future__ import annotations

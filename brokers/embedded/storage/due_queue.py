@@ -1,8 +1,8 @@
-"""A keyspace whose keys begin with the time they are due: taken in order, in bounded slices.
+"""A keyspace whose keys begin with their due time: taken in order, in bounded slices.
 
-Nothing is held in memory but the lowest due time and the place below which nothing is left, so
-that neither a million waiting keys nor the tombstones of those taken cost anything. Reads do not
-see the batch that is being filled; what this turn added and removed is remembered until then.
+Memory holds only the lowest due time and the key below which nothing is left, so
+that neither a million waiting keys nor the tombstones of taken ones cost anything. Reads do not
+see the batch that is being filled; what this turn added and removed is remembered until it is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long the store's writes and syncs take, in sums: what a rate is made of."""
+"""Total time of the store's writes and syncs, from which metrics derive rates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The version of the store's layout: newer stores are refused, older ones brought up step by step.
+"""The version of the store's layout: newer stores are refused, older ones migrated step by step.
 
 A step's changes and its new version number are one synced batch: a crash between two steps, or
-in the middle of one, leaves a store of one of the two versions, from which the next start goes on.
+within one, leaves a store of one of the two versions, from which the next start continues.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How RocksDB is opened: its options, what a folder must look like, and a sentence for every way it fails."""
+"""Opens RocksDB: its options, the checks of its folder, and an error sentence for each way it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store in figures, for the metrics: what RocksDB says of itself, and how long writing took."""
+"""Metrics of the store: what RocksDB reports of itself, and how long writes took."""
 
 from __future__ import annotations
 

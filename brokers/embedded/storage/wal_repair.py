@@ -1,14 +1,10 @@
-"""What is done about a write-ahead log that is damaged: say it, keep it, and go on from before the damage.
+"""Handles a damaged write-ahead log: reports it, keeps it, and continues from before the damage.
 
-RocksDB opens a log that ends in the middle of a record by leaving that out, and it does the same
-with everything behind a damaged record, without a word. The first is what a kill or a power loss
-leaves, and nothing that was promised is in it; the second is loss. Both open here, but the second
-is told with what it cost, and the log is kept beside the store for whoever can read more out of it.
+RocksDB silently ignores an incomplete record at the end of the log, and in the same way everything after
+a damaged record. The first is the result of a kill or a power loss, and contains nothing that was
+confirmed; the second is a loss. Both open here, but the second
+is reported with what was lost, and the log is kept beside the store for further recovery.
 See docs/adr/0007-a-damaged-log-is-opened-aloud.md.
-
-Where a record should begin, some noise makes RocksDB 9.8 read in circles for ever: record types 5 to 8
-and 11, which logs that are used again have. Ours are not, so such a byte is damage, and is made a type
-that RocksDB refuses before it sees the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Half messages: stored unseen, delivered or dropped when their producer says so, asked about till then.
+"""Half messages: stored invisibly, delivered or dropped when their producer ends them, checked until then.
 
-Ending is one batch: the half message goes as the message comes. How a transaction ended is
-remembered for a while: ending it again the same way is answered alike, the other way is refused
-with what really happened.
+The end is one batch: the half message is removed and the message is stored. How a transaction ended is
+remembered for a while: the same end again gets the same response, the opposite end is refused
+with the actual outcome.
 
 A message that is both delayed and transactional is a transaction first: once committed it is
 delivered at its time, or at once when that has passed.

@@ -1,4 +1,4 @@
-"""One half message as the store keeps it: its state, and the record that it becomes."""
+"""One half message in the store: its state, and the record that becomes the message."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Transaction ids: the number of a half message, a code that proves it was given out, the message id.
+"""Transaction ids: the number of a half message, a proof that this broker issued it, and the message id.
 
 Classic producers name a half message by two numbers, its offsets in the log and in its queue. The
 first one is its number here, and the second one is the proof.
 
-The code is made with a secret that lies beside the data, so that every worker of the broker can
+The proof is computed with a secret that is stored beside the data, so that every worker of the broker can
 end every transaction, and nobody else. Source: any-replica, section 2.
 """
 

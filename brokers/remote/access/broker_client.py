@@ -1,4 +1,4 @@
-"""Calls to brokers by their names: where, until when, and with what every request must carry."""
+"""Requests to brokers by name: the address, the deadline, and the fields that every request carries."""
 
 from __future__ import annotations
 

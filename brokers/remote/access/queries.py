@@ -1,4 +1,4 @@
-"""Several brokers asked at once, and what their answers say."""
+"""Sends a request to several brokers at once, and reads their responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which brokers are told of a client: those of the clusters that it has to do with."""
+"""The brokers at which a client is registered: those of the clusters of its topics and groups."""
 
 from __future__ import annotations
 

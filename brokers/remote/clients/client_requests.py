@@ -1,8 +1,8 @@
-"""What operators of the cluster ask of clients, by way of a broker: what they run, and consume this.
+"""Requests of the cluster's operators to clients, sent by brokers: running info, and consuming a message.
 
-A broker hands such a request to the connection on which the client is registered; the client is asked
-over its own stream, by whoever `on_question` was told. Sources: protocol facts 5.5 (40, 307, 309) and
-5.14; the requests as mqadmin 5.5.0 brings them about.
+A broker sends such a request over the connection on which the client is registered; the gateway asks the
+client over its own connection, through the `AsksClients` that `on_question` was given. Sources: protocol
+facts 5.5 (40, 307, 309) and 5.14; the requests as mqadmin 5.5.0 causes them.
 """
 
 from __future__ import annotations

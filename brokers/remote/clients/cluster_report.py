@@ -1,7 +1,7 @@
-"""How the cluster is, as this gateway sees it: every name server and every process of a broker asked once.
+"""The state of the cluster as this gateway sees it: every name server and every broker process, asked once.
 
-What a broker counts and how it is set comes from requests that its own tools make (28 and 26). Its clock
-is told by two of those figures: when it started, and for how many whole seconds it has been running.
+A broker's counters and settings come from requests that RocketMQ's tools make (28 and 26). Its clock
+is derived from two of those figures: when it started, and for how many whole seconds it has been running.
 """
 
 from __future__ import annotations

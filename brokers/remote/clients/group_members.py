@@ -1,4 +1,4 @@
-"""Who is in a consumer group: asked of the cluster, which knows the clients of all gateways and its own.
+"""The members of a consumer group: read from the cluster, which knows the clients of all gateways.
 
 Source: protocol facts 5.5 (38, 40, 203) and 7.5.
 """

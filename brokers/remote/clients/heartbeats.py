@@ -1,6 +1,6 @@
-"""What brokers are told of a client: its groups, its subscriptions, its language and version.
+"""Heartbeats that register a client at brokers: its groups, its subscriptions, its language and version.
 
-Sources: protocol facts 5.3 (names and numbers), 5.9 (heartbeat), 1.7 (what a gRPC consumer is taken for).
+Sources: protocol facts 5.3 (names and numbers), 5.9 (heartbeat), 1.7 (kinds of gRPC consumers).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which client of a group is registered on which link: a broker knows one client per group and connection.
+"""Assigns clients of a group to connections: a broker knows one client per group and connection.
 
 The first client of a group takes slot (seat) 0, which is link 0, the next one slot 1, and so on. So there are
-as many links to a broker as the largest group of this process has clients, up to a bound. Clients beyond the
-bound are merged: brokers know their groups through the other members, but not these clients themselves.
+as many links to a broker as the largest group of this process has clients, up to a limit. Clients beyond the
+limit are merged: brokers know their groups through the other members, but not these clients themselves.
 """
 
 from __future__ import annotations

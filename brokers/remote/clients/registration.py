@@ -1,4 +1,4 @@
-"""The cluster is told of the clients of this replica: see `brokers.remote.clients.registry`."""
+"""Registers the clients of this replica at the cluster: see `brokers.remote.clients.registry`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How a broker learns another version of a client that it knows already.
+"""Makes a broker learn a new version of a client that it already knows.
 
-It keeps the version that a connection told first, until it forgets the client. It handles heartbeats and
-requests to forget in different threads, so that a heartbeat of before may come to pass after the client was
-forgotten: then it has the old version once more, for as long as the connection lasts. So it is asked what
-it has. Source: RocketMQ 5.5.0, BrokerController.registerProcessor, ConsumerGroupInfo.updateChannel.
+A broker keeps the first version that it received on a connection, until it removes the client. It handles
+heartbeats and removals in different threads, so that an earlier heartbeat may take effect after the
+removal: then it has the old version again, for as long as the connection lasts. So the version that it has
+is read back. Source: RocketMQ 5.5.0, BrokerController.registerProcessor, ConsumerGroupInfo.updateChannel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The brokers of all clusters that the name servers know, by name, and where each can be reached.
 
-A name server that was started anew has forgotten every broker until it hears of it again, up to half a
+A name server that was restarted has forgotten every broker until that registers again, up to half a
 minute later. So an unlisted broker stays known while a connection to it is open, and for a while after that.
 If the slave of a pair registers first, the name server lists it as acting for the master. A slave learns the
 progress of groups some seconds late: a pop there returns acknowledged messages again. So requests still go to

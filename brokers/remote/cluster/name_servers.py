@@ -1,7 +1,7 @@
-"""Name servers: any one that is alive suffices, and what one does not know another may.
+"""Name servers: one that responds is enough, and what one does not know another may.
 
-They do not talk to each other; each is told by the brokers what there is. So one that has just started
-knows nothing for a while, and 'no such topic' counts only when all that can be reached say it.
+They do not exchange data; brokers register at each of them. So one that has just started
+knows nothing for a while, and 'no such topic' counts only when all that can be reached return it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the queues of a topic are: what the domain sees of a route, and who is asked about a queue.
+"""The queues of a topic, as the domain sees them, and the broker to ask about each.
 
-Queues of a static topic have numbers of their own, whoever leads them now; so their number alone says
-which one is meant, and the broker that a caller names may be one that led it before a remap. Brokers
+Queues of a static topic have numbers that do not depend on their current leader: the number alone identifies
+the queue, and the broker that a caller names may have led it before a remap. Brokers
 translate numbers and offsets themselves. Source: protocol facts 6.2, 6.3 and 6.5.
 """
 

@@ -1,7 +1,7 @@
-"""Routes of topics: asked once, kept, and asked again in the background before they are old.
+"""Routes of topics: requested once, cached, and refreshed in the background before they expire.
 
-What was known is served until something newer is: no request waits for a name server while there is a
-route, and when all name servers are gone the last routes stay, with their age in the figures.
+A known route is served until a newer one has arrived: no request waits for a name server while there is a
+route. When all name servers are gone, the last routes stay in use, with their age in the metrics.
 """
 
 from __future__ import annotations

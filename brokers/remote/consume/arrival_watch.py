@@ -1,9 +1,9 @@
-"""Asks brokers whether there is something for those who wait, and wakes them one by one.
+"""Asks brokers whether there are messages for waiting consumers, and wakes those one by one.
 
-One NOTIFICATION per broker, topic, group and process is under way while somebody waits; it takes
-nothing. A broker wakes one of its askers for an arrival, which may be a process that just lost its
-client: so none lasts longer than `LONGEST_S`, after which every process has asked anew and finds what
-is there. Source: protocol facts 4.6 and 5.5 (200054).
+One NOTIFICATION per broker, topic, group and process is pending while a consumer waits; it takes
+nothing. For an arrival a broker answers one pending request, which may be that of a process that just lost
+its client: so no request lasts longer than `LONGEST_S`, after which every process has asked again and learns
+of the messages. Source: protocol facts 4.6 and 5.5 (200054).
 """
 
 from __future__ import annotations

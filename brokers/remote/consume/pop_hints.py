@@ -1,4 +1,4 @@
-"""What pops found lately: which brokers had something, and how large messages are."""
+"""Results of recent pops: which brokers had messages, and how large these are."""
 
 from __future__ import annotations
 

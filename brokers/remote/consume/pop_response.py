@@ -1,4 +1,4 @@
-"""The messages of a pop answer as the domain has them, each with its receipt. Source: protocol facts 4.1."""
+"""Decodes a pop response into messages of the domain, each with its receipt. Source: protocol facts 4.1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Settings of topics and groups as RocketMQ's brokers keep them, and the domain's.
+"""Converts settings of topics and groups between RocketMQ's form and the domain's.
 
-What a cluster cannot keep is refused with Unsupported and a sentence, never dropped: attributes of
-names that its brokers do not know, several message types of one topic, retention per topic, broadcast
+A setting that a cluster cannot keep is refused with Unsupported and a sentence, never dropped: attributes
+that its brokers do not know, several message types of one topic, retention per topic, broadcast
 groups. Consume timeouts are rounded up to whole minutes. Source: protocol facts 6.4.
 """
 

@@ -1,4 +1,4 @@
-"""Topics and groups deleted, with what belongs to them, everywhere."""
+"""Deletes topics and groups on all brokers, with everything that belongs to them."""
 
 from __future__ import annotations
 

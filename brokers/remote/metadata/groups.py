@@ -1,4 +1,4 @@
-"""Consumer groups of a cluster: shown, made, changed; every broker has them all."""
+"""Consumer groups of a cluster: listed, created, updated; every broker has them all."""
 
 from __future__ import annotations
 

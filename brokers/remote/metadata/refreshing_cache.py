@@ -1,8 +1,8 @@
-"""What brokers were asked and answered, kept for a while, so that a message costs no question.
+"""A cache of what brokers returned, so that a message costs no extra request.
 
-A value is served while it is fresh; when it is older it is served once more and asked for anew in the
-background, so that nobody waits; when nobody asked for long it is forgotten. A question under way is
-shared. What is not there is remembered only for a moment. Source of the times: protocol facts 6.4.
+A fresh value is served; an older one is served once more and refreshed in the
+background, so that nobody waits; one that was not used for long is removed. Concurrent requests for a value
+are shared. A missing value is remembered only for a moment. Source of the times: protocol facts 6.4.
 """
 
 from __future__ import annotations

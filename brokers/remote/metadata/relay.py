@@ -1,4 +1,4 @@
-"""Commands of tools, passed on to the brokers that they are about: see `brokers.relay`."""
+"""Passes commands of tools on to the brokers that they concern: see `brokers.relay`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of a cluster: shown, made, changed. A topic has so many queues on each of its brokers."""
+"""Topics of a cluster: listed, created, updated. A topic has a number of queues on each of its brokers."""
 
 from __future__ import annotations
 

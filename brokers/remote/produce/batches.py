@@ -1,4 +1,4 @@
-"""Which messages of one send may go to the broker together. Source: protocol facts 5.7 and 7.8, rule 6."""
+"""Groups the messages of one send into requests to a broker. Source: protocol facts 5.7 and 7.8, rule 6."""
 
 from __future__ import annotations
 

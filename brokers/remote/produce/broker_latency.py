@@ -1,4 +1,4 @@
-"""Which brokers to leave alone for a while, because they were slow or failed. Source: protocol facts 6.3."""
+"""Brokers that sends avoid for a while, because they were slow or failed. Source: protocol facts 6.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the messages of a send go, and with whom: what is decided before anything is asked."""
+"""Assigns the messages of a send to queues and requests, before any request is sent."""
 
 from __future__ import annotations
 

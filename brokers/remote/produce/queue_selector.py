@@ -1,4 +1,4 @@
-"""Which queue takes a message: by its message group, else in turn, and not of brokers in trouble.
+"""Selects the queue of a message: by its message group, else in turn, avoiding brokers in trouble.
 
 Source: protocol facts 3.2 (the hash, and the order of the queues it counts) and 6.3.
 """

@@ -1,7 +1,7 @@
-"""Taking back delayed messages. Source: protocol facts 3.9.
+"""Recalls delayed messages. Source: protocol facts 3.9.
 
-A broker writes a mark for the message's time and does not look whether there is such a message: it
-answers success to the second recall as to the first. What this process recalled it remembers.
+A broker stores a mark for the message's time and does not check whether there is such a message: it
+confirms the second recall like the first. This process remembers what it recalled.
 """
 
 from __future__ import annotations

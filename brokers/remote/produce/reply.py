@@ -1,7 +1,7 @@
-"""Replies to request messages: out to the client that waits somewhere, and in for clients of this replica.
+"""Replies to request messages: sent to the waiting client through a broker, and received for clients here.
 
-A broker finds the client that waits by its client id among its producers, and hands the reply to the
-connection on which that one is registered. Source: protocol facts 7.6.
+A broker finds the waiting client by its client id among its producers, and sends the reply over the
+connection on which that client is registered. Source: protocol facts 7.6.
 """
 
 from __future__ import annotations

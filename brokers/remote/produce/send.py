@@ -1,7 +1,7 @@
-"""Storing messages: which queue, together or alone, and elsewhere when that is safe.
+"""Stores messages: selects the queue, combines messages, and retries at another broker where that is safe.
 
-A request goes to another broker only when the first one surely did not do it, and only for messages
-that have no queue of their own: those of a message group stay where their order is.
+A request goes to another broker only if the first one certainly did not process it, and only for messages
+without a queue of their own: messages of a message group stay where their order is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sends of one turn of the loop go to a broker in one request, whoever asked for them.
+"""Combines sends of one turn of the event loop into one request per broker, whoever requested them.
 
-A batch costs a broker, and the gateway, little more than one message. Gathered is only what says nothing of
-its way, so that it may lie in any queue: several callers together are no batch that any of them sees.
+A batch costs a broker, and the gateway, little more than one message. Only messages that may go to any queue
+are combined; no caller sees that its message was part of a batch.
 """
 
 from __future__ import annotations

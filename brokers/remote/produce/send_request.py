@@ -1,4 +1,4 @@
-"""Messages as a send request carries them, and what its answer makes of them.
+"""Encodes messages as a send request, and decodes the response.
 
 Sources: protocol facts 3.1 and 3.2 (mapping), 5.5 (fields), 5.7 (batch body), 7.8 (what a broker does).
 """

@@ -1,8 +1,8 @@
-"""Where groups stand, as far as a RocketMQ tells.
+"""Progress of groups, as far as RocketMQ reports it.
 
-It tells how far a group has popped, and what waits in its retry topics. Who holds a popped message, and
-how many are held, it keeps in its revive log and tells nobody: `Traits.tells_deliveries` says so, and
-those figures are 0 here and not shown. Source: protocol facts 4.2 and 4.3.
+It reports how far a group has popped, and what waits in its retry topics. Who holds a popped message, and
+how many are held, is in its revive log and not reported (`Traits.tells_deliveries`): those figures are 0
+here and not shown. Source: protocol facts 4.2 and 4.3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Look-up by message id and by key; every hit is compared, brokers compare hashes. Source: facts 3.7, 5.5.
+"""Look-up by message id and by key; every hit is compared, because brokers compare hashes.
 
-A broker answers at most 64 messages to a question (`maxMsgsNumBatch`), those indexed last, and times in
-its index are whole seconds.
+A broker returns at most 64 messages for a request (`maxMsgsNumBatch`), those indexed last, and times in
+its index are whole seconds. Source: protocol facts 3.7, 5.5.
 """
 
 from __future__ import annotations

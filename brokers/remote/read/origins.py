@@ -1,7 +1,7 @@
-"""Which topic a retry or a dead letter was sent to, where a broker says the one that it lay in last.
+"""The original topic of a retry or a dead letter, where a broker reports the last one.
 
-A broker that copies what came back from a pop says that it came from the topic for such retries,
-which nobody subscribes to. Source: protocol facts 4.2 and 7.8 (CONSUMER_SEND_MSG_BACK).
+When a broker copies a message that returned from a pop, the copy names the retry topic as its origin, to
+which no client subscribes. Source: protocol facts 4.2 and 7.8 (CONSUMER_SEND_MSG_BACK).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reading by position: pull without taking.
+"""Reads by offset: pull without taking.
 
-A pull names a group that every broker has, so that none needs to be made for it; its position is not
-touched. Brokers look at tags by their hashes only, and pass everything where they cannot read an
-expression: what they send is looked at again here. Source: protocol facts 5.5, 5.13 and 7.8.
+A pull names a group that every broker has, so that none needs to be created; the group's position does not
+change. Brokers compare only hashes of tags, and return all messages where they cannot read an
+expression: the gateway filters their messages again. Source: protocol facts 5.5, 5.13 and 7.8.
 """
 
 from __future__ import annotations

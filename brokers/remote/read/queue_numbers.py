@@ -1,9 +1,10 @@
-"""Numbers of queues, kept by the name servers as settings, in a namespace of ours.
+"""Numbers of queues, stored at the name servers as settings, in a namespace of the gateway.
 
-Every name server keeps them for itself, and none compares before it sets. So who gives numbers has a lease at
-a broker meanwhile, reads what all name servers have, and tells all of them what follows from it. What differs
-is joined as `popgate.ids.queue_numbers` says: all gateways come to the same, also where no lease was to be
-had. Sources: protocol facts 5.5 (100, 101, 41); RocketMQ 5.3.3's KVConfigManager.
+Every name server stores them independently, and none compares before it sets. So a gateway that assigns
+numbers holds a lease at a broker meanwhile, reads them from all name servers, and writes the result to all
+of them. Differences are merged by the rules of `popgate.ids.queue_numbers`: all gateways reach the same
+result, even where no lease was available. Sources: protocol facts 5.5 (100, 101, 41); RocketMQ 5.3.3's
+KVConfigManager.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Records of a pull that need not be decoded to be passed on. Source: protocol facts 3.6 and 5.6.
+"""Records of a pull that can be passed on without being decoded. Source: protocol facts 3.6 and 5.6.
 
-A record tells its gateway as the place where its message was born, and of a batch the time of the request;
-the true ones are in its properties. They are written over those of the record, at positions that are fixed
+The stored birth host is that of the gateway, and the stored time of a batch is that of its request; the
+true values are in the properties. They overwrite those of the record, at positions that are fixed
 as long as all hosts are IPv4.
 """
 

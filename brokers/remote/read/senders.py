@@ -1,4 +1,4 @@
-"""What a broker's record says of its sender."""
+"""The sender of a message, as a broker's record has it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Offsets by time of the queues of static topics, whose pieces lie in physical queues of several brokers.
+"""Offsets by time in queues of static topics, whose pieces are physical queues of several brokers.
 
-The leader of such a queue searches by itself, but takes its own piece for the answer where an earlier piece,
-which is another broker's, has the message: after a remap it returns 0, or the first offset of its own piece,
-for a time before that (RocketMQ 5.5.0, AdminBrokerProcessor.rewriteRequestForStaticTopic). So each piece is
-searched here. Source: protocol facts 6.5.
+The leader of such a queue searches by itself, but uses its own piece for the result where an earlier piece,
+at another broker, has the message: for a time before a remap it returns 0, or the first offset of its own
+piece (RocketMQ 5.5.0, AdminBrokerProcessor.rewriteRequestForStaticTopic). So the gateway searches each
+piece. Source: protocol facts 6.5.
 """
 
 from __future__ import annotations

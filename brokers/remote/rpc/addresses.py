@@ -1,4 +1,4 @@
-"""Addresses of name servers as people write them, and the addresses that their names stand for."""
+"""Addresses of name servers as users write them, and the addresses to which their host names resolve."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One link to one address: connected when it is needed, and again when it was lost.
+"""One connection to one address: opened on demand, and reopened after it was lost.
 
-After a failure it rests, longer each time and never quite as long as another one, and what is asked
-meanwhile fails at once: whoever asks has other brokers. A link that did good work before it was lost
-is made anew without a rest.
+After a failure it pauses, longer each time and with a random part, and requests fail at once
+meanwhile: callers have other brokers. A connection that worked before it was lost is reopened without a
+pause.
 """
 
 from __future__ import annotations

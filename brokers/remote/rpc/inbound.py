@@ -1,4 +1,4 @@
-"""Requests that brokers make of the gateway: checks, notices, questions of operators."""
+"""Requests that brokers send to the gateway: checks, notices, questions of operators."""
 
 from __future__ import annotations
 

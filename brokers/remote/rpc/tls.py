@@ -1,4 +1,4 @@
-"""TLS to brokers and name servers: own authorities, a certificate of one's own, the server's name."""
+"""TLS to brokers and name servers: certificate authorities, a client certificate, the server's name."""
 
 from __future__ import annotations
 

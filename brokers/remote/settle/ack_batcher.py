@@ -1,4 +1,4 @@
-"""Acknowledgements: those of one turn of the loop go to a broker in one request.
+"""Combines the acknowledgements of one turn of the event loop into one request per broker.
 
 A single acknowledgement is sent as ACK_MESSAGE, because the broker then reports an invalid one; in a
 BATCH_ACK_MESSAGE it silently ignores invalid entries (protocol facts 4.4).

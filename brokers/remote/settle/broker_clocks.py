@@ -1,4 +1,4 @@
-"""The brokers' wall clocks, as far as they are known from their answers to pops."""
+"""The wall clocks of the brokers, estimated from their pop responses."""
 
 from __future__ import annotations
 

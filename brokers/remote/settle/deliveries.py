@@ -1,4 +1,4 @@
-"""What is known here of deliveries: brokers' clocks, handles that are worth nothing, returns."""
+"""What this process knows of deliveries: clocks of brokers, handles that are spent, returns."""
 
 from __future__ import annotations
 

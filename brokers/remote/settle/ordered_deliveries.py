@@ -1,9 +1,8 @@
-"""What this process knows of ordered deliveries, where a broker tells less than it could.
+"""What this process knows of ordered deliveries and a broker does not report.
 
-A broker pops a batch again from its first unfinished message on, with all that follow, also those that
-were finished; and the handle of a delivery still shows its first expiry when it was renewed. What is
-remembered here makes that kinder through this process; another one does not know it. Source: protocol
-facts 4.5.
+A broker pops a batch again from its first unfinished message on, with all that follow, including finished
+ones; and the handle of a renewed delivery still shows its first expiry. This module hides that for deliveries
+through this process; another process does not know of them. Source: protocol facts 4.5.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Receipt handles that this process knows to be spent, so that no message is revived through them.
 
-A broker checks no state: a change of the invisible time with the handle of a finished message brings
-the message back (any-replica, section 1). What is remembered here only makes that rarer; another
-replica does not know it.
+A broker does not check its state: a change of the invisible time with the handle of a finished message
+makes the message visible again (any-replica, section 1). This module only makes that rarer; another
+replica does not know these handles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages that a consumer pulled and could not process: told to the broker that has them.
+"""Sends back messages that a consumer pulled and could not process, to the broker that has them.
 
 Source: protocol facts 5.5 (36) and 7.8.
 """

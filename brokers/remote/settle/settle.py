@@ -1,8 +1,8 @@
-"""What becomes of deliveries at a cluster: finished, hidden for longer, freed, buried.
+"""Settles deliveries at a cluster: finished, hidden for longer, released, dead-lettered.
 
-A broker answers SUCCESS to nonsense, and to handles whose time is over: those it takes for a moment more,
-and then does nothing. What can be known is judged here, before anything is sent: by the broker's own clock,
-as its answers show it, and by what this process did with the handle before. Sources: protocol facts 4.4
+A broker answers SUCCESS to invalid handles, and to expired ones: those it accepts for a moment more,
+and then ignores. So the gateway judges what it can before it sends a request: by the broker's own clock,
+as its responses show it, and by what this process did with the handle before. Sources: protocol facts 4.4
 and 4.5, any-replica section 1.
 """
 

@@ -1,7 +1,7 @@
-"""Deliveries that reached nobody and were given back, where the broker counts them as attempts all the same.
+"""Deliveries that reached no consumer and were returned, which the broker still counts as attempts.
 
-With one attempt allowed, a cancelled receive would make a dead letter of a message that nobody saw. So
-a message is not buried on the count alone while this process knows better (any-replica, section 1).
+With one attempt allowed, a cancelled receive would turn a message that nobody saw into a dead letter. So
+a message is not dead-lettered by the count alone while this process knows better (any-replica, section 1).
 """
 
 from __future__ import annotations

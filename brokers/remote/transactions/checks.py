@@ -1,11 +1,11 @@
-"""Transaction checks: a broker asks about an open half message, and the gateway passes that to a producer.
+"""Transaction checks: a broker checks an open half message, and the gateway forwards that to a producer.
 
 The broker stores the half message again, at new offsets, before it sends the check: the transaction id in
 the check names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the requests as 5.5.0 makes them.
 
-It asks also about some that were ended: it looks at half messages that it may not ask about yet, stores
-each again behind the others, and does not match an end of the former place with the latter. So the
-message is looked for before anybody is asked: one that is stored was committed, through whatever replica.
+It also checks some that were ended: it examines half messages whose time has not come, stores
+each again behind the others, and does not match an end of the former place with the copy. So the gateway
+looks the message up first: one that is stored was committed, through whatever replica.
 """
 
 from __future__ import annotations

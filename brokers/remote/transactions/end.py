@@ -1,8 +1,8 @@
-"""Ends of transactions: told to the broker that has the half message, once, and told truly.
+"""Ends transactions: sends the end to the broker that has the half message, once, and reports the outcome.
 
-A question may have gone out twice, and be answered through two replicas: so the message is looked for in the
-broker's index before it is ended for a check. Sources: any-replica section 2; protocol facts 3.9, 5.5 (37)
-and 7.8; the answers as 5.5.0 gives them.
+A check may have been sent twice, and be answered through two replicas: so the gateway looks the message up in
+the broker's index before it ends it for a check. Sources: any-replica section 2; protocol facts 3.9, 5.5 (37)
+and 7.8; the responses as 5.5.0 gives them.
 """
 
 from __future__ import annotations

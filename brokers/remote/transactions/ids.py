@@ -1,9 +1,9 @@
-"""Transaction ids over a cluster: all that is needed to end one, and proof that a replica gave it out.
+"""Transaction ids over a cluster: all that is needed to end one, and a proof that a replica issued it.
 
-Any replica ends any transaction, so the id carries the place of the half message: its broker, its
+Any replica ends any transaction, so the id contains the place of the half message: its broker, its
 offset in the commit log and in the half topic's queue (RocketMQ calls it tran state table offset),
-when it was born, its topic and its producer group. The code in it is made with a key that the
-replicas share; a second one may be accepted beside it, while keys are changed. Sources:
+its time of birth, its topic and its producer group. The proof in it is computed with a key that the
+replicas share; a second key may be accepted beside it, while keys are changed. Sources:
 any-replica section 2, protocol facts 3.2 and 7.4.
 """
 

@@ -1,8 +1,8 @@
-"""How transactions ended through this replica: soft state, so that what is told twice is done once.
+"""How transactions ended through this replica: soft state, so that a repeated end takes effect once.
 
-A broker cannot tell a second commit from a first, and a check stores the half message again, so that a
-commit of the older place and one of the newer are two messages (any-replica, section 2). What is known
-here keeps that from happening where it can; losing it costs what the documentation names, never a message.
+A broker cannot distinguish a second commit from the first, and a check stores the half message again, so that
+a commit of the old place and one of the new place are two messages (any-replica, section 2). This memory
+prevents that where it can; its loss costs what the documentation names, never a message.
 """
 
 from __future__ import annotations

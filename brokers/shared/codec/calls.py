@@ -1,6 +1,6 @@
-"""The port's calls as they travel: each is derived from its method, so that both say the same.
+"""The encoding of the port's calls, derived from the signatures of the methods.
 
-An answer has code `DONE` and the result as its body, `FAILED` and a `GatewayError`, or `CANCELLED`.
+A response has code `DONE` and the result as its body, `FAILED` and a `GatewayError`, or `CANCELLED`.
 """
 
 from __future__ import annotations

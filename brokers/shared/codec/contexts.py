@@ -1,7 +1,7 @@
-"""Who asks, as it travels: everything that `Context` says but what belongs to one process only.
+"""The encoding of a `Context`, without the parts that belong to one process only.
 
-`connection` and `allowance` stay behind. A caller's facts are the same in call after call, so both
-sides keep the last ones that they told and read.
+`connection` and `allowance` are not sent. The facts of a caller are the same in call after call, so both
+sides cache the last ones that they encoded and decoded.
 """
 
 from __future__ import annotations

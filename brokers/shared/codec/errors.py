@@ -1,4 +1,4 @@
-"""A `GatewayError` travels as what it is: its class, its sentence, its fault and the data that it carries."""
+"""The encoding of a `GatewayError`: its class, its sentence, its fault and its data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How single values travel between a guest and its host: big-endian, exact, and bounded when read.
+"""The encoding of single values between a guest and its host: big-endian, exact, and bounded when read.
 
-A `Kind` writes values of one type and reads them again. Numbers have 64 bits; those that need more
-follow behind a mark. Text is UTF-8 that keeps lone surrogates, because names come from outside.
-What a kind is stands in `told`: the texts of all kinds together are what two processes must agree on.
+A `Kind` writes and reads values of one type. Numbers have 64 bits; larger ones follow after a marker. Text
+is UTF-8 that keeps lone surrogates, because names come from outside. `told` describes a kind: host and guest
+must agree on the descriptions of all kinds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of several fields: what has a fixed size stands together in front, packed in one step."""
+"""The encoding of values with several fields: all fixed-size fields come first, packed in one step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kinds out of type hints, so that whatever the domain and the port say travels as they say it.
+"""Kinds derived from type hints, so that types of the domain and the port need no code of their own.
 
-A field that is added to the domain is told on the wire by itself, and changes what two processes
-must agree on (`brokers.shared.session.hello`).
+A new field of the domain is encoded automatically, and changes the fingerprint on which two processes
+must agree (`brokers.shared.session.hello`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every part of a guest's broker has."""
+"""The base of the parts of a guest's broker."""
 
 from __future__ import annotations
 

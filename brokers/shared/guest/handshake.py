@@ -1,4 +1,4 @@
-"""A guest's part of the meeting with its host."""
+"""The guest's side of the handshake with its host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's way to its host: connected, proved, and connected again when it was lost."""
+"""A guest's connection to its host: opened, authenticated, and reopened after it was lost."""
 
 from __future__ import annotations
 

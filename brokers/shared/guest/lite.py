@@ -1,4 +1,4 @@
-"""Lite topics at a guest. How many each client has is asked of the host now and then, and remembered."""
+"""Lite topics at a guest, which caches the number of each client's lite topics and refreshes it."""
 
 from __future__ import annotations
 

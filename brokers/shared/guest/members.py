@@ -1,7 +1,7 @@
-"""Clients of a guest: its host is told of them, so that every gateway knows who is in a group.
+"""Reports the clients of a guest to its host, so that every gateway knows the members of a group.
 
-A guest tells of all of them whenever it reaches its host, and the host forgets them with the guest. What
-tools want to know beyond that is asked of the guest (`brokers.shared.host.commands`).
+A guest reports all of them whenever it connects to its host, and the host removes them when the guest is
+gone. Tools ask the guest for more (`brokers.shared.host.commands`).
 """
 
 from __future__ import annotations

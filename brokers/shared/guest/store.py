@@ -1,4 +1,4 @@
-"""The port's `Store` at a guest: what is particular is what a pop took and nobody here waits for."""
+"""The port's `Store` at a guest. It returns messages that a pop took for a caller that is gone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The host: it serves its broker to guests, and gathers what only all gateways together can answer."""
+"""The host: it serves its broker to guests, and answers what only all gateways together know."""

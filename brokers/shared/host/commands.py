@@ -1,6 +1,6 @@
-"""Commands of tools about clients, at the host: it asks all gateways, its own too, and gathers their answers.
+"""Commands of tools about clients, at the host: all gateways are asked, and their answers merged.
 
-Only the gateway that a client is connected to knows all of it, and can ask it: nothing of this is kept here.
+Only the gateway that a client is connected to knows it fully and can ask it: nothing of this is cached here.
 """
 
 from __future__ import annotations

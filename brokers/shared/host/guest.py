@@ -1,4 +1,4 @@
-"""One guest at its host: how it proves itself, and what is said between the two beside calls."""
+"""One guest at its host: its authentication, and the messages between the two beside calls."""
 
 from __future__ import annotations
 

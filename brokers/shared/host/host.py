@@ -1,4 +1,4 @@
-"""The host: a broker of this process, served to other gateways on a socket."""
+"""The host: a broker of this process, served to other gateways over a socket."""
 
 from __future__ import annotations
 

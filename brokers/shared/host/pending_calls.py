@@ -1,4 +1,4 @@
-"""What a guest has under way at its host: calls of the broker, and messages that it did not get."""
+"""The pending calls of a guest at its host, and the return of messages that the guest did not get."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a host and a guest meet: addresses, versions, the proof of the secret, and the clients of each."""
+"""Sessions between a host and a guest: addresses, versions, the proof of the secret, and clients."""

@@ -1,4 +1,4 @@
-"""Where a host listens and a guest connects: tcp, or a socket in the file system."""
+"""The address where a host listens and a guest connects: TCP, or a socket in the file system."""
 
 from __future__ import annotations
 

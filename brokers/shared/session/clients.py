@@ -1,4 +1,4 @@
-"""Clients as guests and hosts tell each other of them."""
+"""The encoding of clients between guests and hosts."""
 
 from __future__ import annotations
 

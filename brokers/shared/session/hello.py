@@ -1,12 +1,12 @@
-"""How host and guest meet: who speaks which version, and who knows the secret.
+"""The handshake of host and guest: versions, and the proof that both know the secret.
 
-The guest asks HELLO and PROVE, in fields that every version can read; nothing else is done before.
-Each side proves that it knows the secret by a code over what the other one made up (HMAC-SHA256), so
-that nobody can repeat what was overheard. What is said afterwards is not encrypted.
+The guest sends HELLO and PROVE, with fields that every version can read; no other request is accepted before.
+Each side proves that it knows the secret by a code over the other side's random value (HMAC-SHA256), so
+that an eavesdropper cannot replay it. What follows is not encrypted.
 
-What two processes must agree on is the layout of the calls (`brokers.shared.codec.calls.fingerprint`), which
-changes by itself when the domain or the port does: gateways of different versions refuse each other
-with a sentence, unless nothing that travels has changed.
+Both processes must agree on the layout of the calls (`brokers.shared.codec.calls.fingerprint`), which
+changes automatically when the domain or the port does: gateways of different versions refuse each other
+with a sentence, unless no layout has changed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Requests, messages and errors between RocketMQ's protobuf and the domain.
+"""Conversion of requests, messages and errors between RocketMQ's protobuf and the domain.
 
-A *request reader* makes a request of bytes within bounds; a *packer* makes of a send the batch that a broker
-stores; *client quirks* are what single official clients cannot take.
+A *request reader* decodes a request within limits; a *packer* turns a send into the batch that a broker
+stores; *client quirks* are limitations of single official clients.
 """

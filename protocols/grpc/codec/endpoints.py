@@ -1,7 +1,7 @@
-"""Which address clients are told to connect to: what they dialled, unless a setting says otherwise.
+"""The address that clients are told to connect to: the one that they used, unless a setting overrides it.
 
-Behind a load balancer, a port mapping or a container's network only the client knows an address
-that reaches us, and it names it in its request (protocol facts 1.6, pitfalls 20 and 21).
+Behind a load balancer, a port mapping or a container network only the client knows an address
+that reaches the gateway, and its request contains it (protocol facts 1.6, pitfalls 20 and 21).
 """
 
 from __future__ import annotations

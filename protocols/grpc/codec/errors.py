@@ -1,7 +1,7 @@
-"""How every fault is told to a RocketMQ client. Source: protocol facts 2.4, 1.8 and 9.1.
+"""The status with which each fault is reported to a RocketMQ client. Source: protocol facts 2.4, 1.8 and 9.1.
 
-Codes that the official Java client does not list would reach its user as "unsupported", so faults
-that have such a code of their own are told by the nearest one that it knows.
+The official Java client reports codes that it does not list as "unsupported", so faults
+with such a code of their own are reported with the nearest one that it knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients say of the lite topics that they subscribe to. Source: protocol facts 1.10 and 4.10."""
+"""Decodes clients' subscriptions to lite topics. Source: protocol facts 1.10 and 4.10."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A message of type NORMAL with nothing but a tag, keys, and properties in plain ASCII needs no other check: it
 is checked here by the rules of `processors.produce.message_checks`, all of its texts at once, and encoded in
-the form that those produce. For anything else (another field, a bound that is reached, a fault) the packer
+the same form. For anything else (another field, an exceeded limit, a fault) the packer
 returns None for the whole request, which then takes the general path; only that path decides on errors.
 Sources: protocol facts 1.10, 2.2, 3.5 and 5.7.
 """

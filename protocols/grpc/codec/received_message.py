@@ -1,8 +1,8 @@
-"""Messages as they are delivered: from what is stored straight to the bytes of RocketMQ's protobuf.
+"""Encodes delivered messages from their stored form straight to the bytes of RocketMQ's protobuf.
 
-Field by field through objects of protobuf costs several times as much. Field numbers are those of
-`definition.proto`; whoever wants the object parses the bytes (`convert.message_out`), so that there is one
-meaning. Sources: protocol facts 1.10, 3.5, 3.6 and pitfalls 28 to 36.
+Building protobuf objects field by field costs several times as much. Field numbers are those of
+`definition.proto`; callers that need the object parse the bytes (`convert.message_out`), so that there is
+one encoding. Sources: protocol facts 1.10, 3.5, 3.6 and pitfalls 28 to 36.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From bytes to requests, with bounds that hold before anything is made of the bytes.
+"""Decodes requests, with limits that are checked before anything is built from the bytes.
 
-Two bytes can be an empty element of a list, which takes forty times as much when it is decoded: a
-request of the size that the transport lets through would be gigabytes.
+Two bytes can encode an empty element of a list, which takes forty times as much when it is decoded: a
+request of the size that the transport accepts could grow to gigabytes.
 """
 
 from __future__ import annotations

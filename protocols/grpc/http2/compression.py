@@ -1,4 +1,4 @@
-"""Compressed messages. What they may come to depends on how they came, so that a bomb costs little."""
+"""Compressed messages. Their size limit depends on their compressed size, so that a bomb costs little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header blocks of answers: of gRPC's, and of those to requests that are none.
+"""The header blocks of responses: of gRPC's, and of those to requests that are not gRPC's.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, "Responses".
 """

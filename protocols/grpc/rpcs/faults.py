@@ -1,18 +1,18 @@
-"""The gRPC door with faults on order: answers that are lost or late, streams that break, calls cut off.
+"""Injects faults into the gRPC door: lost or late responses, broken streams, cancelled calls.
 
-For tests only, and put in the place of `Door` when the door is made: without faults nothing of this
+For tests only, and put in the place of the dispatcher when the door is made: without faults nothing of this
 is loaded. A step is an RPC by its name (`AckMessage`), and each counts its own calls:
 
-- `drop`: the work is done, the answer is lost; the client sees the connection fail (UNAVAILABLE).
-- `hang`: the work is done, the answer never comes; the client waits until its own deadline.
-- `delay=…:50ms`: the work is done, the answer comes later.
-- `cancel`: the call is cancelled, as by its client: one with one answer while the work is under way,
-  one that streams before its first message is written.
-- `break=…:messages=3`: the stream breaks behind so many messages (0 without it), and the door
-  notices; of Telemetry: behind so many commands.
-- `kill`: the process ends when the work is done and before the answer.
+- `drop`: the work is done, the response is lost; the client sees the connection fail (UNAVAILABLE).
+- `hang`: the work is done, the response never comes; the client waits until its own deadline.
+- `delay=…:50ms`: the work is done, the response comes later.
+- `cancel`: the call is cancelled, as by its client: a unary call during the work,
+  a streaming one before its first message is written.
+- `break=…:messages=3`: the stream breaks after so many messages (0 without it), and the door
+  notices; Telemetry: after so many commands.
+- `kill`: the process ends when the work is done and before the response.
 
-That a dropped stream was written without complaint is the point: the door believes it delivered.
+A dropped stream is written without an error on purpose: the door assumes that it delivered.
 """
 
 from __future__ import annotations

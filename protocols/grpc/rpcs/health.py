@@ -1,6 +1,6 @@
-"""gRPC's own health check (`grpc.health.v1`): whether this door takes calls, and can do what they ask.
+"""gRPC's own health check (`grpc.health.v1`): whether this door accepts calls and its broker can serve them.
 
-Who asks is an orchestrator or a load balancer, with neither a client id nor credentials. Source: the
+Orchestrators and load balancers use it, with neither a client id nor credentials. Source: the
 comments of gRPC's health.proto.
 """
 

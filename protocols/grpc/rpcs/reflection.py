@@ -1,7 +1,7 @@
-"""gRPC's server reflection (`grpc.reflection.v1` and `v1alpha`): what is served here, for tools like grpcurl.
+"""gRPC's server reflection (`grpc.reflection.v1` and `v1alpha`): the served API, for tools like grpcurl.
 
-Answered from the private descriptor pool. Until the first question nothing of it is loaded but this
-module. Source: the comments of gRPC's reflection.proto.
+It answers from the private descriptor pool. Until the first request only this module of it is
+loaded. Source: the comments of gRPC's reflection.proto.
 """
 
 from __future__ import annotations

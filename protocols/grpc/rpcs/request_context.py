@@ -1,4 +1,4 @@
-"""Opening a request: from what came beside it to the Context. Source: protocol facts 1.2 and 1.3.
+"""Builds the Context of a request from its headers. Source: protocol facts 1.2 and 1.3.
 
 Only the headers named here are read. What a client claims about its own address
 (`rpc-remote-address` and the like) or its access key is not among them.

@@ -1,1 +1,1 @@
-"""Servers that carry the RPCs: HTTP/2 of our own, and grpc.aio."""
+"""Servers that carry the RPCs: the gateway's own HTTP/2, and grpc.aio."""

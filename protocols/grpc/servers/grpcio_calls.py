@@ -1,4 +1,4 @@
-"""Calls and streams of grpc.aio, as the service wants them."""
+"""Adapts calls and streams of grpc.aio to the interface of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""grpc.aio carries the service. Options: protocol facts 1.1, pitfalls 5 and 12; scenario 9."""
+"""Serves the RPCs by grpc.aio. Options: protocol facts 1.1, pitfalls 5 and 12; scenario 9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and streams as the service wants them, each one stream of a connection."""
+"""Adapts streams of an HTTP/2 connection to the interface of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection on an asyncio transport: what its machine tells becomes calls."""
+"""One connection on an asyncio transport: events of its state machine become calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own HTTP/2 carries the service: no task, timer or log line for a call."""
+"""Serves the RPCs by the gateway's own HTTP/2: no task, timer or log line per call."""
 
 from __future__ import annotations
 

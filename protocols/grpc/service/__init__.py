@@ -1,1 +1,1 @@
-"""The service of RocketMQ 5, knowing no transport: one method per RPC."""
+"""The service of RocketMQ 5, independent of the transport: one method per RPC."""

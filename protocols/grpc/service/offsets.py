@@ -1,8 +1,8 @@
-"""Reading by position: PullMessage, and the offsets of queues and of groups.
+"""Reads by offset: PullMessage, and the offsets of queues and of groups.
 
 The base of the `MessagingService`. RocketMQ's own proxy serves none of it. Sources: protocol facts 1.10
-and 7.8, the table of status codes of rocketmq-apis, and the one pull consumer that was ever written for
-these calls (a draft of the official Java client), which goes on at the `next_offset` that comes with
+and 7.8, the table of status codes of rocketmq-apis, and the only pull consumer that was written for
+these calls (a draft of the official Java client), which continues at the `next_offset` that comes with
 ILLEGAL_OFFSET, and at 0 when there is none.
 """
 

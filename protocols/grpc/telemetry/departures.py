@@ -1,4 +1,4 @@
-"""Clients that said good-bye, and Telemetry streams that they open all the same."""
+"""Clients that announced their end, and Telemetry streams that they still open."""
 
 from __future__ import annotations
 

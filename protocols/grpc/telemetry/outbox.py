@@ -1,4 +1,4 @@
-"""What waits to be written to one client on its Telemetry stream: in order, with bounds, one task at most."""
+"""The commands that wait to be written to one client: in order, bounded, written by one task at most."""
 
 from __future__ import annotations
 

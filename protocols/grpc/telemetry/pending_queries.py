@@ -1,4 +1,4 @@
-"""Questions that went to one client and wait for its answer, by the nonce that the answer carries.
+"""Questions that were sent to one client and wait for its answer, by the nonce in the answer.
 
 Source: protocol facts 1.7.
 """

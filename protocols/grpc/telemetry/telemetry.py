@@ -1,4 +1,4 @@
-"""The Telemetry stream: a client's settings up and down, and what it is asked and told.
+"""The Telemetry stream: a client's settings in both directions, questions to it, and commands.
 
 Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 """

@@ -1,1 +1,1 @@
-"""Classic clients: their heartbeats, and the groups they are members of."""
+"""Classic clients: their heartbeats and their memberships in groups."""

@@ -1,4 +1,4 @@
-"""Who is connected to this gateway, by whatever door, in RocketMQ's words.
+"""The clients that are connected to this gateway, through any door, in RocketMQ's form.
 
 Source: protocol facts 5.5 and 5.14.
 """

@@ -1,7 +1,7 @@
-"""Who classic clients are: heartbeats of both kinds, good-byes, and whether a filter is understood.
+"""Identifies classic clients: heartbeats of both versions, unregistration, and checks of filters.
 
-A client tells all its groups every 30 s, once for each broker name of its routes, which is here: several
-times on one connection. Sources: protocol facts 5.5 (34, 35, 46), 5.9, 7.5, 7.8 and 9.5 (64).
+A client sends all its groups every 30 s, once for each broker name of its routes, which all lead to this
+door: several times on one connection. Sources: protocol facts 5.5 (34, 35, 46), 5.9, 7.5, 7.8 and 9.5 (64).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What heartbeats tell, and the memberships of a connection that come of them.
+"""Derives the memberships of a connection from its heartbeats.
 
 Sources: protocol facts 5.5 (34), 5.9 and 7.5.
 """

@@ -1,4 +1,4 @@
-"""A classic client as the house knows it: one handle for each group that it is a member of.
+"""A classic client in the client registry: one handle for each group that it is a member of.
 
 Sources: protocol facts 5.5 (39, 307, 309), 5.9 and 5.14.
 """

@@ -1,4 +1,4 @@
-"""Settings of topics and groups, between RocketMQ's words for them and the house's.
+"""Converts settings of topics and groups between RocketMQ's names and the domain.
 
 Sources: protocol facts 5.5 (17, 200), 6.4.
 """

@@ -1,4 +1,4 @@
-"""Faults as response codes. Source: protocol facts 2.5, 5.10 and 7.8."""
+"""The response code of each fault. Source: protocol facts 2.5, 5.10 and 7.8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the fields of a request's header, which are all texts. A BadRequest names what is wrong."""
+"""Reads the fields of a request's header, which are all texts. A BadRequest names the wrong field."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Places in the logs of several brokers as one number: the number of the broker stands in its highest bits.
+"""Places in the logs of several brokers as one number: its highest bits are the number of the broker.
 
-The first broker has number 0, so that its places are as they are; where there is one broker nothing changes.
+The first broker has number 0, so that its places stay unchanged; with one broker nothing changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What several brokers told, as one answer: a tool takes each of them to be at the address of this door.
+"""Merges the responses of several brokers into one, for tools that take this door for each of them.
 
-A tool asks "each broker", which is this door as often as there are brokers, without saying which one it
-means, and adds up what it is told. So what can be added is told as the mean of all: then its sums are right.
+A tool sends its request to "each broker", which is this door as often as there are brokers, without saying
+which one it means, and adds up the responses. So figures that can be added are returned as the mean of all:
+then the tool's sums are right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages as classic producers send them: a header, and a block of properties that stays as it is.
+"""Decodes messages of classic producers: a header, and a block of properties that is kept unchanged.
 
-What decides about a message's way is lifted out of the block. Sources: protocol facts 3.3 to 3.5, 3.9, 5.5,
-5.7 and 7.8.
+Properties that decide how a message is processed are extracted from the block. Sources: protocol facts 3.3 to
+3.5, 3.9, 5.5, 5.7 and 7.8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where groups stand on queues, as tools are told it."""
+"""Encodes the positions of groups on queues for tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A classic producer's batch, made ready for its broker in one piece: to forward it, or to store it packed.
+"""Prepares a classic producer's batch for its broker in one piece: to forward it, or to store it packed.
 
 Its messages are not decoded: only their lengths are read, and their properties are searched for names that
 route or delay a message. Sources: protocol facts 3.6, 5.7 and 7.8.

@@ -1,6 +1,6 @@
-"""Messages as classic clients get them: stored records, one behind the other.
+"""Encodes messages for classic clients: stored records, one after the other.
 
-Bodies stay as they are, compressed ones unopened. Source: protocol facts 3.8 and 5.6.
+Bodies stay unchanged, and compressed ones stay compressed. Source: protocol facts 3.8 and 5.6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One request under way, and what its connection asks of the server."""
+"""One request in progress, and what its connection needs of the server."""
 
 from __future__ import annotations
 

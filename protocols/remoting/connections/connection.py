@@ -1,4 +1,4 @@
-"""One connection of the remoting door: its commands become requests, and what they return answers."""
+"""One connection of the remoting door: commands become requests, and their results become responses."""
 
 from __future__ import annotations
 

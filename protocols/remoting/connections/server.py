@@ -1,4 +1,4 @@
-"""The connections of the remoting door: taken, looked after by time, and let go without losing anything."""
+"""The connections of the remoting door: accepted, checked periodically, and drained without a loss."""
 
 from __future__ import annotations
 

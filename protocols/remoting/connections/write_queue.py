@@ -1,4 +1,4 @@
-"""What is to be written to a connection, until the transport takes it."""
+"""Data to be written to a connection, queued until the transport takes it."""
 
 from __future__ import annotations
 

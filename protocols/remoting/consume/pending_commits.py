@@ -1,8 +1,8 @@
-"""Positions that are being set, and those who ask for them meanwhile.
+"""Commits of positions in progress, and queries that wait for them.
 
-Clients tell positions one-way and wait for nothing. So who takes a queue over may ask for its position while
-what its predecessor said last is still on its way to a broker: behind a gateway it takes longer than at a
-broker itself, which has only to note it down.
+Clients commit one-way and wait for no response. So a client that takes a queue over may ask for its position
+while its predecessor's last commit is still on its way to a broker: behind a gateway that takes longer than
+at a broker itself, which only stores it in memory.
 """
 
 from __future__ import annotations

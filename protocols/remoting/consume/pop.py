@@ -1,7 +1,7 @@
 """Pop: messages taken and hidden, acknowledged one by one or together, hidden for longer.
 
-A client of the classic kind makes its handle itself, out of the header of the answer; where that would not
-be the broker's receipt, the message brings it along as the property POP_CK, as redeliveries of RocketMQ do.
+A classic client constructs its handle from the header of the response; where that would not
+be the broker's receipt, the message carries it as the property POP_CK, as redeliveries of RocketMQ do.
 Sources: protocol facts 4.1, 4.3, 4.4, 4.6 and 5.5 (200050 to 200055, 200151).
 """
 

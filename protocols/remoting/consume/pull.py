@@ -1,4 +1,4 @@
-"""True pull: reading by offset, with waiting, and the position that may come along.
+"""True pull: reads by offset, long polls, and the position that a pull may commit.
 
 Sources: protocol facts 5.5, 5.13 and 7.8 ("Pull"), 9.5 (62, 63).
 """

@@ -1,4 +1,7 @@
-"""What consumers read that leave it to the broker. Source: protocol facts 5.5 (400, 401) and 5.14."""
+"""Queues of consumers that leave the assignment to the broker.
+
+Source: protocol facts 5.5 (400, 401) and 5.14.
+"""
 
 from __future__ import annotations
 

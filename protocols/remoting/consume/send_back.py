@@ -1,4 +1,4 @@
-"""What a consumer could not process is sent back: it comes again later, or is a dead letter.
+"""Messages that a consumer could not process: redelivered later, or dead letters.
 
 Sources: protocol facts 5.5 (36) and 7.8.
 """

@@ -1,5 +1,5 @@
-"""Classic push consumers served by pop: messages, not queues, are shared.
+"""Classic push consumers served by pop: they share messages, not queues.
 
-A pull becomes a pop, what it brings is numbered for its client, and the client's commit acknowledges it.
-Facts about such clients: protocol facts 5.5, 5.13 and 7.8; what holds: any-replica, section 5.
+A pull becomes a pop, its messages are numbered for the client, and the client's commit acknowledges them.
+Facts about such clients: protocol facts 5.5, 5.13 and 7.8; guarantees: any-replica, section 5.
 """

@@ -1,4 +1,4 @@
-"""What members of mapped groups are answered: the numbers they go on with, and as much as a frame holds."""
+"""Responses to members of mapped groups: the next numbers, and as many messages as fit into a frame."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keeps what clients hold hidden while they are there: one timer for all of it.
+"""Renews what clients hold while they are connected: one timer for all of it.
 
-Messages are popped for a minute, so that those of a gateway that was killed come again soon, and are hidden
-for another one shortly before that is over. Of a queue that was not heard of for as long the time decides.
+Messages are popped for a minute, so that those of a killed gateway are redelivered soon, and are renewed
+for another minute shortly before they expire. A queue that was not heard of for that long is not renewed.
 """
 
 from __future__ import annotations

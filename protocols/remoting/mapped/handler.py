@@ -1,8 +1,9 @@
-"""Pulls, commits and messages sent back, of members of groups that are mapped onto pop.
+"""Pulls, commits and sent-back messages of members of groups that are mapped onto pop.
 
-A pull takes messages by pop and numbers them; a commit of such a number acknowledges what is below it; what
-is sent back is hidden for the delay asked for. On any doubt a message comes again: nothing is acknowledged
-that its client did not commit here. Sources: protocol facts 5.5, 5.13, 7.8; any-replica, section 5.
+A pull takes messages by pop and numbers them; a commit of such a number acknowledges all below it; a message
+that is sent back is hidden for the requested delay. In any doubt a message is redelivered: nothing is
+acknowledged that its client did not commit here. Sources: protocol facts 5.5, 5.13, 7.8; any-replica,
+section 5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients hold, by connection, and by the places that they name when they send a message back."""
+"""The messages that clients hold, by connection, and by the places that they name when they send one back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The numbers that messages have for one client on one queue, and what it holds there by them.
+"""The numbers of messages for one client on one queue, and the messages that it holds by them.
 
-A virtual offset has bit 60 set, which no offset of a broker has, so that it is known without any state.
-Numbers only grow, also through other connections and other gateways: a client that told an older one late
-never means a message of now. Nothing here asks anybody, and times (loop seconds) come as arguments.
+A virtual offset has bit 60 set, which no offset of a broker has, so that it is recognised without any state.
+Numbers only grow, also across connections and gateways: an old number that a client sends late
+never means a current message. Nothing here sends requests, and times (loop seconds) are arguments.
 """
 
 from __future__ import annotations

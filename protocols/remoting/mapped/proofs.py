@@ -1,8 +1,8 @@
-"""Which push consumers are concurrent: orderly ones tell nothing of it, but lock a queue before they read it.
+"""Which push consumers are concurrent: orderly ones do not say so, but lock a queue before they read it.
 
 A consumer that takes a queue asks for its position and pulls; an orderly one locks it before both, on the
 same connection, and all its queues again every 20 s. So one that asked, or that pulled for long, without
-ever locking is concurrent. That one locked counts for more and is told by who serves locks.
+ever locking is concurrent. A lock outweighs this and is reported by the handler of locks.
 Source: protocol facts 7.8; RocketMQ's RebalanceImpl and ConsumeMessageOrderlyService.
 """
 

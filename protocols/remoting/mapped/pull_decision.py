@@ -1,4 +1,4 @@
-"""Whether a pull is mapped, asked of every pull before it is served."""
+"""Decides for every pull whether it is mapped, before it is served."""
 
 from __future__ import annotations
 

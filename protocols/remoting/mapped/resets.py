@@ -1,9 +1,9 @@
-"""Clients that an operator's reset sent elsewhere, until they have gone there.
+"""Clients that an operator's reset sent to another position, until they have gone there.
 
-A Java push consumer that is told of a reset drops its queues, rests for 10 s, commits the position it was
-told and asks for its position anew. Meanwhile its timer commits where it was before, every 5 s: a broker
-takes no such position until its reset was read from. The same is done here for each client that was told.
-Sources: protocol facts 5.13 and 7.8 (reset pending); RocketMQ's MQClientInstance.resetOffset,
+A Java push consumer that receives a reset drops its queues, pauses for 10 s, commits the new position
+and asks for its position again. Meanwhile its timer commits the old one, every 5 s: a broker
+accepts no such position until the group has read from the new one. The same is done here for each notified
+client. Sources: protocol facts 5.13 and 7.8 (reset pending); RocketMQ's MQClientInstance.resetOffset,
 ConsumerManageProcessor.updateConsumerOffset, PullMessageProcessor.
 """
 

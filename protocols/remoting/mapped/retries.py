@@ -1,9 +1,9 @@
 """`%RETRY%group` where it cannot be popped: one member of a mapped group reads each queue of it by true pull.
 
-Every member asks for all queues of a mapped group, and pop shares the messages; where there is no pop, the
-one that has a lease gets them. The others wait, and one of them goes on when it leaves. Positions are real
-there, and go forwards only: members that never read a queue tell where the group was when they came.
-Source: protocol facts 7.8; `brokers.traits.Traits.pops_group_retries`.
+Every member requests all queues of a mapped group, and pop shares the messages; where there is no pop, the
+member that holds a lease gets them. The others wait, and one of them takes over when it leaves. Positions are
+real there, and only move forward: members that never read a queue commit where the group was when they
+joined. Source: protocol facts 7.8; `brokers.traits.Traits.pops_group_retries`.
 """
 
 from __future__ import annotations

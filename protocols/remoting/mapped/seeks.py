@@ -1,11 +1,11 @@
-"""Positions that push consumers set by themselves, told from those that they commit in normal work.
+"""Distinguishes positions that push consumers set themselves from those that they commit in normal operation.
 
-Nothing in a commit says why it is made. A member of a mapped group commits numbers; a real position it has
-only from the gateway (the answer to its question, an illegal offset), or from before, when it read by true
-pull, here or through another gateway, and it may tell that late, and over and over until it has finished
-something. So one that was set is known by where it comes from: the client looked for it by time on this very
+A commit does not say why it is made. A member of a mapped group commits numbers; it knows a real position
+only from the gateway (the response to its query, an illegal offset), or from earlier, when it read by true
+pull, here or through another gateway, and it may commit that late, and repeatedly until it has finished
+a message. So a position that was set is recognised by its origin: the client looked it up by time on this
 connection while it read the queue (`resetOffsetByTimeStamp`), or the client cannot have it otherwise,
-because everything that it knows of the queue it was told here (`updateConsumeOffset`).
+because everything that it knows of the queue it learned here (`updateConsumeOffset`).
 Sources: protocol facts 5.13; RocketMQ's DefaultMQPushConsumerImpl, RemoteBrokerOffsetStore.
 """
 

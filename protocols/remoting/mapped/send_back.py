@@ -1,4 +1,4 @@
-"""Messages that clients of mapped groups send back: they rest, or are dead letters, and no copy is made.
+"""Messages that clients of mapped groups send back: hidden for the delay, or dead letters; none is copied.
 
 Source: protocol facts 5.5 (36) and 7.8.
 """

@@ -1,7 +1,7 @@
-"""What is over for a client goes to the broker, by the turn of the loop: acknowledged, or given back.
+"""Settles finished and returned messages at the broker, once per turn of the event loop.
 
-A commit that a pull brings along waits for nothing. What could not be acknowledged is tried again for as
-long as the message is surely hidden; later it comes again, which is never a loss.
+A commit that is part of a pull waits for nothing. A failed acknowledgement is retried for as
+long as the message is certainly hidden; after that the message is redelivered, which is never a loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a group begins on a queue that it never read: as the first of its clients asks for.
+"""The start position of a group on a queue that it never read: the one that its first client requests.
 
-A position must not be set twice: the second one might skip what was read since the first. So of all that
-begin at the same time, through whatever gateway, one does it, who has a lease meanwhile.
+A position must not be set twice: the second one might skip what was read since the first. So of all clients
+that start at the same time, through any gateway, the one that holds a lease sets it.
 """
 
 from __future__ import annotations

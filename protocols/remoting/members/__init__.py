@@ -1,1 +1,1 @@
-"""Members of groups: lists of them, and what they are told of changes and resets."""
+"""Members of groups: their lists, and notices of changes and resets."""

@@ -1,6 +1,6 @@
-"""The members of groups: lists of them, word when they change, and offsets that were reset.
+"""The members of groups: lists of them, notices when they change, and resets of their positions.
 
-Sources: protocol facts 5.5 (38, 40, 203, 220), 5.13, 5.14 and 7.5; code 222 as mqadmin 5.5.0 asks it.
+Sources: protocol facts 5.5 (38, 40, 203, 220), 5.13, 5.14 and 7.5; code 222 as mqadmin 5.5.0 sends it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Answers other gateways that share the broker, about the clients of this one: see `brokers.relay`.
+"""Answers gateways that share the broker about the clients of this one: see `brokers.relay`.
 
-Who asks was admitted there. Every door's clients are told of, also where this gateway has no remoting door.
+The gateway that asks has checked permissions. The answers cover clients of all doors, even if this gateway
+has no remoting door.
 """
 
 from __future__ import annotations

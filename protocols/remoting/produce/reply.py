@@ -1,6 +1,6 @@
-"""Request and reply: a consumer's answer goes to the one client that waits for it, wherever it is connected.
+"""Request and reply: a consumer's reply goes to the client that waits for it, wherever it is connected.
 
-The broker knows where that is, and hands the reply to the door of that client. Source: protocol facts 7.6.
+The broker knows where that is, and sends the reply to the door of that client. Source: protocol facts 7.6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages in, over remoting: one by one, in batches, and one-way; recall of delayed ones.
+"""Sends over remoting: single, in batches, and one-way; recall of delayed messages.
 
 Sources: protocol facts 5.5, 5.7, 5.13 and 7.8 ("Send").
 """

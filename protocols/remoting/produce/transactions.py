@@ -1,6 +1,6 @@
-"""Transactions of classic producers: how they end, and the question what became of them.
+"""Transactions of classic producers: their ends, and checks.
 
-A classic producer names a half message by its offsets, as its send was answered, or as it was asked.
+A classic producer names a half message by its offsets, from the response to its send or from a check.
 Sources: protocol facts 5.5 (37, 39), 7.4, 7.7 and 7.8.
 """
 

@@ -1,4 +1,4 @@
-"""What tools ask about a broker as a whole: how it is, its settings, who reads, who produces, who lags.
+"""Requests of tools about a broker as a whole: its state, settings, readers, producers, and lag.
 
 Sources: protocol facts 5.5 and 5.14; the handlers of the same codes in RocketMQ 5.5.0's AdminBrokerProcessor.
 """

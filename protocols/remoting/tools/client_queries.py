@@ -1,7 +1,8 @@
-"""What tools ask of a client by way of its broker: what it runs, and to consume this message now.
+"""Requests of tools to a client: what it runs, and to consume a message now.
 
-Classic clients are passed the request, and whoever asked their answer; those of other doors are asked in
-their own words. Sources: protocol facts 5.5 (307, 309) and 5.14; remarks as a broker 5.5.0 makes them.
+Classic clients receive the request itself, and their answer is passed on; clients of other doors are asked
+through their own protocol. Sources: protocol facts 5.5 (307, 309) and 5.14; remarks as a broker 5.5.0 makes
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Topics and groups made, changed and deleted, and what RocketMQ's tools ask first.
+"""Creates, changes and deletes topics and groups, and answers the requests that RocketMQ's tools send first.
 
-A tool asks each broker of a route, which all are this door: what was asked for once is done at all of them,
-and asking again changes nothing. Sources: protocol facts 5.5, 5.14, 6.4; real-rocketmq.md, section 4.
+A tool sends its request to each broker of a route, which all are this door: one request is applied to all
+brokers, and repeating it changes nothing. Sources: protocol facts 5.5, 5.14, 6.4; real-rocketmq.md, section
+4.
 """
 
 from __future__ import annotations

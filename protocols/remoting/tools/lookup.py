@@ -1,4 +1,4 @@
-"""Messages looked up: by key, by the id that their sender gave them, by the id of their place.
+"""Looks messages up: by key, by the sender's id, by the id of their place.
 
 Source: protocol facts 3.7, 5.5; codes 12 and 33 as RocketMQ 5.5.0's QueryMessageProcessor serves them.
 """

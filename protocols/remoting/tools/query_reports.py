@@ -1,4 +1,4 @@
-"""Drivers of streaming queries report how these stand, by a request code of ours (`frames.codes`)."""
+"""Receives reports of streaming queries from their drivers, by a request code of popgate (`frames.codes`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What RocketMQ's tools may ask and no gateway does: refused with the reason, where others say only a number.
+"""Requests of RocketMQ's tools that no gateway serves: refused with the reason.
 
-docs/tools.md tells it command by command.
+docs/tools.md lists them command by command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the brokers behind the gateway are asked for tools, or other gateways that share its broker are asked
-about their clients, and what becomes of their answers.
+"""Passes requests of tools to the brokers behind the gateway, or to the gateways that share its broker, and
+reads the responses.
 
-Asked with the gateway's own account; who asks the gateway was judged before (`processors.classic.relay`).
+They carry the gateway's own account; the caller's permission was checked before (`processors.classic.relay`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Clients before 4.9.5 in front of several brokers: one broker for all of them, whose queues have numbers.
+"""Clients before 4.9.5 in front of several brokers: they see one broker, whose queues have numbers.
 
-They name no broker in their requests (protocol facts 7.7), so what they are told has one name, and queue
-ids that are numbers of queues (`popgate.ids.queue_numbers`). Whose log a place is in, all clients are told in
-the same way (`protocols.remoting.codec.marks`).
+They name no broker in their requests (protocol facts 7.7), so their answers contain one broker name, and
+queue ids that are numbers of queues (`popgate.ids.queue_numbers`). Places in logs are marked with their
+broker as for all clients (`protocols.remoting.codec.marks`).
 """

@@ -1,8 +1,8 @@
-"""Requests of clients that name no broker, as if they had, and answers as those clients understand them.
+"""Translates requests of clients that name no broker, and the answers to them.
 
-What a queue's number stands for may be gone: its broker was taken away, or is away. Clients would count on
-with all others, so they are answered what lets them go on: sends go to another queue, pulls find nothing, and
-nobody is told of a position there, lest he begins somewhere else when it is back (RocketMQ 4.9.4's
+The queue of a number may be gone, because its broker was removed or is down. Clients must continue
+with all others, so sends go to another queue, pulls find nothing, and
+no position is returned there, lest the client starts elsewhere when the broker is back (RocketMQ 4.9.4's
 RebalancePushImpl.computePullFromWhereWithException, RemoteBrokerOffsetStore).
 """
 

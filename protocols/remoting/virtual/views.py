@@ -1,4 +1,4 @@
-"""The queues of a topic by their numbers, as clients see them that name no broker."""
+"""The queues of a topic by their numbers, as seen by clients that name no broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One connection of HTTP/2 (RFC 9113) by its frames and streams, knowing nothing of gRPC.
+"""The frames and streams of one HTTP/2 connection (RFC 9113), without any knowledge of gRPC.
 
-The *send half* keeps the peer's windows; the *lifetime* is what happens by time, at the end, and beyond the
+The *send half* keeps the peer's windows; the *lifetime* covers timeouts, the end, and exceeded
 limits; *control frames* are about the connection, or about a stream but no part of a request; *held requests*
 are read later.
 """

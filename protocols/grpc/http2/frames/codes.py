@@ -1,4 +1,4 @@
-"""HTTP/2's numbers, and what is wrong when a peer breaks its rules. Source: RFC 9113 sections 6 and 7."""
+"""HTTP/2's numbers, and the violations of its rules by a peer. Source: RFC 9113 sections 6 and 7."""
 
 from __future__ import annotations
 

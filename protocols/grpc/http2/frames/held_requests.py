@@ -1,4 +1,4 @@
-"""What a connection keeps of requests until somebody reads them; and which of its streams stand still."""
+"""Received data that a connection keeps until it is read, and the streams that make no progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of a connection, and of all of them together."""
+"""Limits of a connection, and of all connections together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request's headers say, and which headers are none. Source: RFC 9113 section 8, gRPC over HTTP/2.
+"""Reads a request's headers and rejects invalid ones. Source: RFC 9113 section 8, gRPC over HTTP/2.
 
 gRPC's own part: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, "Requests".
 """

@@ -1,4 +1,4 @@
-"""What is remembered of one request while it is open."""
+"""The state of one open request."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Header blocks of HTTP/2 (RFC 7541): read with as little work as a block allows.
+"""Decodes header blocks of HTTP/2 (RFC 7541) with as little work as a block allows.
 
-Most blocks of a client are all references to what it said before. A block that was read since the
-table changed last gives the very same tuple again, so whoever derives something from a tuple can keep
-it by its identity. Otherwise fields of the tables are shared objects, and values stay bytes until
-somebody asks for their text. Huffman is undone as a block is read, since a text that is wrong is the
-end of the connection (RFC 7541 section 5.2); few clients send any that does not enter the table.
+Most blocks of a client consist of references to earlier fields. A block that was decoded since the
+table last changed gives the very same tuple again, so a caller can cache what it derives from a tuple
+by its identity. Otherwise fields of the tables are shared objects, and values stay bytes until
+their text is requested. Huffman codes are decoded with the block, since an invalid one
+ends the connection (RFC 7541 section 5.2); few clients send any that does not enter the table.
 """
 
 from __future__ import annotations

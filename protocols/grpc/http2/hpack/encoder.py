@@ -1,4 +1,4 @@
-"""Header blocks of HTTP/2 as a server writes them: without state, so that equal lists are equal bytes."""
+"""Encodes header blocks of HTTP/2 for a server: without state, so that equal lists give equal bytes."""
 
 from __future__ import annotations
 

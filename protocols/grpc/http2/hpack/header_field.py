@@ -1,4 +1,4 @@
-"""One header as HPACK carries it, and what of headers is shared by all connections."""
+"""One header in HPACK's form, and the parts of headers that all connections share."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The Huffman code of HPACK, read a byte at a time (RFC 7541 section 5.2 and appendix B).
+"""The Huffman code of HPACK, decoded a byte at a time (RFC 7541 section 5.2 and appendix B).
 
-Codes are 5 to 30 bits long, so a byte never ends more than two symbols. What a byte does when so many
-bits of a symbol were read before it is worked out once for the whole process and kept: a row of 256
-steps for each of the 256 places between symbols, of which text meets some thirty (60 KiB), and all of
-them together 5 MB when peers send every byte there is.
+Codes are 5 to 30 bits long, so a byte never ends more than two symbols. The effect of a byte after a
+given number of bits of a symbol is computed once for the whole process and cached: a row of 256
+steps for each of the 256 positions between symbols, of which text uses some thirty (60 KiB), and all of
+them together 5 MB when peers send every possible byte.
 """
 
 from __future__ import annotations
