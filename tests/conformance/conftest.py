@@ -1,7 +1,8 @@
 """Runs the scenarios of `scenarios.toml` with official clients, each in its own process, against a gateway.
 
-The gateway stands in front of its embedded broker, or of a real RocketMQ. There the oldest clients run only
-when the variable TEST_OLDEST_BEFORE_CLUSTER is `true`.
+The gateway stands in front of its embedded broker, or of a real RocketMQ. Only when the variable
+TEST_OLDEST_EVERYWHERE is `true` do the oldest clients run there, too, and those scenarios of which the table
+does not speak for each of them.
 
 A test module asks for a `Stage`: a gateway, and every scenario that the selected tests of the module need,
 started at once and run side by side (most of them wait most of the time). Each test then waits for the facts
@@ -15,7 +16,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -41,16 +42,19 @@ from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing
 from tests.support.versions import lacks, needs
 
-OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
+OLDEST_EVERYWHERE = os.environ.get("TEST_OLDEST_EVERYWHERE") == "true"
+_OLDEST = {client.partition("-")[0] for client in CLIENTS if client not in LANGUAGES}
 
 
 def scenario_of(function: str) -> str:
     return function.removeprefix("test_")
 
 
-def wanted(client: str, broker: str) -> bool:
-    """Whether the tests of this run have the client in front of the broker."""
-    return broker == EMBEDDED or client in LANGUAGES or OLDEST_BEFORE_CLUSTER
+def wanted(client: str, broker: str, row: Mapping[str, Any]) -> bool:
+    """Whether the tests of this run have the client in front of the broker, with a scenario of the table."""
+    if client in LANGUAGES or OLDEST_EVERYWHERE:
+        return True
+    return broker == EMBEDDED and row.get("oldest", {}).keys() == _OLDEST
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -61,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(client, broker, id=client if broker == EMBEDDED else f"{client}-before-{broker}")
             for broker in BROKERS
             for client in CLIENTS
-            if goes(row, client, broker) is True and wanted(client, broker)
+            if goes(row, client, broker) is True and wanted(client, broker, row)
         ]
         metafunc.parametrize(("client", "broker"), pairs)
 

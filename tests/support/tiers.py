@@ -93,7 +93,7 @@ SERIES = {
         ("tests/classic", "tests/replicas/test_replicas_classic.py"),
         {"TEST_CLASSIC_ALL": "true", "TEST_CLUSTER": "true"},
     ),
-    "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
+    "oldest": Series(("tests/conformance",), {"TEST_OLDEST_EVERYWHERE": "true"}),
     "spark": Series(("tests/spark",), {"TEST_SPARK_JAVA_PROXY": "true"}),
     "spark-kafka": Series((), programs=(("benchmarks/spark_beside_kafka.py", "--quick"),)),
     "spark-kills": Series(
