@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,21 @@ BUNDLED = ("brokers", "processors", "protocols", "proxy")
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and put what is made beside the sources in the wheel."""
-        sys.path.insert(0, self.root)
-        from deploy import compile as compiling
-
         if version != "standard":  # an editable install has the sources
             return
+        sys.path.insert(0, self.root)
+        from deploy.compile import build, folder_of_work
+
         kept = os.environ.get("POPGATE_COMPILE_KEEP")
-        work = Path(kept or tempfile.mkdtemp(prefix="popgate-compile-"))
-        work.mkdir(parents=True, exist_ok=True)
+        self._opened = ExitStack()
+        work = self._opened.enter_context(folder_of_work(Path(kept) if kept else None))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        for file, place in compiling.build(Path(self.root), work):
+        for file, place in build(Path(self.root), work):
             inside = f"popgate/_app/{place}" if place.partition("/")[0] in BUNDLED else place
             build_data["force_include"][str(file)] = inside
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """The wheel has been written: what it was made of may go."""
+        if version == "standard":
+            self._opened.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
 
 from popgate.clock import Clock, Timer
 from popgate.context import Context
@@ -242,9 +241,18 @@ class TelemetryClient:
     stream: TelemetryStream
     polling_wait_s: float | None = None
     """How long its receives wait that do not say it themselves; None: to their deadline."""
-    producer_group: ClassVar[str] = ""
-    broadcast: ClassVar[bool] = False
-    reading: ClassVar[Reading] = Reading.NEUTRAL
+
+    @property
+    def producer_group(self) -> str:
+        return ""
+
+    @property
+    def broadcast(self) -> bool:
+        return False
+
+    @property
+    def reading(self) -> Reading:
+        return Reading.NEUTRAL
 
     @property
     def key(self) -> str:
