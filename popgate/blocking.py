@@ -131,7 +131,7 @@ class BlockingConnection:
         return self._failure is None and not self._waiting
 
     def close(self) -> None:
-        """May be called again. Whoever still waits hears BrokerUnavailable."""
+        """Idempotent. Waiting calls raise BrokerUnavailable."""
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint} was closed"))
 
     # -- asking -----------------------------------------------------------------------------------

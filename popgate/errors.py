@@ -60,12 +60,12 @@ class Fault(Enum):
 
 
 class GatewayError(Exception):
-    """A failure that a client is told of.
+    """A failure that is reported to a client.
 
-    `fault` says what kind it is, `retryable` whether the same request may succeed later,
+    `fault` is its kind, `retryable` whether the same request may succeed later,
     `sentence` is the text for a person: cause and limit, never data of other users.
-    `known_as` is what RocketMQ's own proxy answers in the same case: users and test suites search for it,
-    so its clients are answered with both. Empty where that proxy has no fixed words, or other ones are true.
+    `known_as` is the message of RocketMQ's own proxy in the same case: users and test suites search for it,
+    so gRPC clients receive both. Empty if that proxy has no fixed message, or if it would be wrong here.
     """
 
     fault: Fault = Fault.INTERNAL
@@ -307,7 +307,7 @@ class AlreadyExists(GatewayError):
 
 
 class PreconditionFailed(GatewayError):
-    """Things are not as they must be for this; the sentence says what is wrong with which."""
+    """A precondition of the request is not met; the sentence names it."""
 
     fault = Fault.PRECONDITION_FAILED
 

@@ -112,7 +112,7 @@ class Faults:
             self._claimed.add(index)
 
     def refuse_unclaimed(self) -> None:
-        """Raises ValueError for a rule that nobody claimed: a verb or step that is not there."""
+        """Raises ValueError for a rule whose verb or step is not claimed by any part."""
         for index, rule in enumerate(self.rules):
             if index not in self._claimed:
                 raise ValueError(f"{rule.text!r} is no fault: nothing here can {rule.verb} at {rule.step}")
@@ -136,7 +136,7 @@ class Faults:
         return rule
 
     def kill(self) -> None:
-        """End the process as a crash does: nothing is flushed, nobody is told."""
+        """Terminate the process as a crash does: nothing is flushed or closed."""
         self._kill()
 
     def _strikes(self, index: int, rule: Rule, call: int) -> bool:

@@ -18,7 +18,7 @@ from popgate.model import Message, Queue
 
 @unique
 class Action(Enum):
-    """What somebody wants to do to a resource. Source: protocol facts 8.4."""
+    """An action on a resource. Source: protocol facts 8.4."""
 
     PUBLISH = "Pub"
     SUBSCRIBE = "Sub"
@@ -47,10 +47,10 @@ class Resource:
 
 @dataclass(slots=True, frozen=True)
 class Credentials:
-    """What a caller offers to prove who it is, as far as its protocol carries it.
+    """The credentials of a caller, as far as its protocol carries them.
 
-    A signature is proved over `signed` with the secret of `access_key`; a password or a token
-    stands for itself. `extra` has whatever else the door found (e.g. the subject of a certificate).
+    A signature is over `signed` with the secret of `access_key`; a password or a token
+    stands for itself. `extra` has further data of the door (e.g. the subject of a certificate).
     """
 
     access_key: str = ""

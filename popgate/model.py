@@ -182,9 +182,9 @@ QueueOffsets = dict[tuple[str, int], int]
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """Where a topic's queues are and what they take; an empty `message_types` takes every type.
+    """The queues of a topic and the message types that it accepts; empty `message_types`: all types.
 
-    `tombstones`: messages without a body are taken, which delete what is stored of their key.
+    `tombstones`: messages without a body are accepted, which delete the stored message of their key.
     """
 
     topic: str
@@ -277,12 +277,12 @@ class Pop:
 
 @dataclass(slots=True, frozen=True)
 class SendBack:
-    """A consumer could not process a message that it pulled: it is to come again, in `%RETRY%group`.
+    """A consumer failed to process a message that it pulled: it is redelivered from `%RETRY%group`.
 
-    `broker` and `commit_offset` are where it pulled it. `delay_level`: RocketMQ's, from 1; 0: 3 and one
-    more for each time it came before; below 0: it is to be a dead letter. `max_attempts`: deliveries in
-    all; None: the group's. What the origin fields say is the consumer's word. `store_host`: where clients
-    find the broker that the message lies at, if that is somewhere else than the broker knows.
+    `broker` and `commit_offset` are where it was pulled. `delay_level`: RocketMQ's, from 1; 0: 3 plus the
+    number of earlier redeliveries; below 0: it becomes a dead letter. `max_attempts`: total number of
+    deliveries; None: the group's. The origin fields are the consumer's and unverified. `store_host`: where
+    clients find the broker that stores the message, if that is another address than the broker's own.
     """
 
     group: str
@@ -358,9 +358,9 @@ class HalfPlace:
 
 @dataclass(slots=True, frozen=True)
 class EndTransaction:
-    """A producer's word on a half message; `from_check` when the broker had asked.
+    """A producer's decision on a half message; `from_check` if the broker had asked.
 
-    With a `place` that says which one, and `transaction_id` is not looked at; `topic` may be empty then.
+    With a `place` that identifies the message, `transaction_id` is ignored; `topic` may be empty then.
     """
 
     topic: str

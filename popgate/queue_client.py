@@ -52,10 +52,11 @@ class QueuePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
-    """What one pull found. `body`: stored records one behind the other, none unless `code` is SUCCESS.
+    """The response to a pull. `body`: stored records one after the other, empty unless `code` is SUCCESS.
 
-    `code` is SUCCESS, PULL_NOT_FOUND (nothing there yet), PULL_RETRY_IMMEDIATELY (nothing passed the filter
-    up to `next_offset`) or PULL_OFFSET_MOVED (no such offset is there, `next_offset` is the nearest that is).
+    `code` is SUCCESS, PULL_NOT_FOUND (no message there yet), PULL_RETRY_IMMEDIATELY (nothing passed the
+    filter up to `next_offset`) or PULL_OFFSET_MOVED (the offset does not exist, `next_offset` is the nearest
+    that does).
     """
 
     code: int
@@ -84,7 +85,7 @@ class HalfMessage(NamedTuple):
 
 
 class QueueClient:
-    """What a connection can be asked about queues. `group` is whose permissions pulls need."""
+    """Requests about queues over one connection. `group`: pulls use its permissions."""
 
     def __init__(self, connection: BlockingConnection, *, group: str = TOOLS_GROUP) -> None:
         self.connection = connection
@@ -211,7 +212,7 @@ class QueueClient:
         return self.connection.start(RequestCode.PULL_MESSAGE, fields)
 
     def finish_pull(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> PullAnswer:
-        """Raises TopicNotFound, Forbidden, …: what the answer tells, or the connection raises."""
+        """Raises the fault of the response (TopicNotFound, Forbidden, …), or that of the connection."""
         answer = self.connection.finish(opaque, timeout_s=timeout_s)
         if answer.code not in _PULLED:
             raise error_of(answer, broker=self.connection.endpoint, topic=queue.topic, group=self.group)
@@ -245,11 +246,12 @@ class QueueClient:
         once: bool = False,
         half: bool = False,
     ) -> int:
-        """Begin to send messages (body and properties block of each), several of them as one batch.
+        """Start to send messages (body and properties block of each), several of them as one batch.
 
-        A queue below 0 is any. `once`: what was sent under its id lately is answered and not stored again,
-        where the broker knows that (the embedded one does, within its window). `half`: of one message whose
-        properties say that it is half (TRAN_MSG), of the producer group `PRODUCER_GROUP` (PGROUP).
+        A queue below 0 means any queue. `once`: a message whose id was sent recently is acknowledged and not
+        stored again, if the broker supports that (the embedded one does, within its window). `half`: a
+        single message with the property TRAN_MSG, of the producer group in its property PGROUP
+        (`PRODUCER_GROUP`).
 
         Raises LocalWireError for properties that are too long for the layout.
         """
@@ -273,7 +275,7 @@ class QueueClient:
         return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
-        """Raises what the answer tells; after BrokerTimeout nobody knows whether it is stored."""
+        """Raises the fault of the response; after BrokerTimeout the messages may or may not be stored."""
         answer = self._good(self.connection.finish(opaque, timeout_s=timeout_s), queue.topic)
         place = QueuePlace(queue.topic, queue.broker, self._number(answer, "queueId"))
         ids = tuple(filter(None, answer.fields.get("msgId", "").split(",")))
@@ -295,7 +297,7 @@ class QueueClient:
         return self.connection.start(RequestCode.END_TRANSACTION, fields)
 
     def finish_end(self, opaque: int, half: HalfMessage, *, timeout_s: float | None = None) -> None:
-        """Raises what the answer tells; after BrokerTimeout nobody knows how it ended."""
+        """Raises the fault of the response; after BrokerTimeout the outcome is unknown."""
         self._good(self.connection.finish(opaque, timeout_s=timeout_s), half.topic)
 
     def send(
@@ -309,7 +311,7 @@ class QueueClient:
         return self.finish_send(self.start_send(queue, messages), queue, timeout_s=timeout_s)
 
     def report(self, report: QueryReport) -> None:
-        """Tell how a streaming query stands. Raises what the answer tells: no other gateway takes that."""
+        """Report a streaming query. Raises the fault of the response: other gateways do not support it."""
         self._good(self.connection.call(REPORT_QUERY, {}, report.encode()), "")
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class QueueClient:
         return answers
 
     def _good(self, answer: Command, topic: str) -> Command:
-        """The answer. Raises what it tells when it is a refusal."""
+        """Return the response. Raises its fault if it is an error."""
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise TopicNotFound(topic)
         if answer.code != ResponseCode.SUCCESS:

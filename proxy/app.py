@@ -197,7 +197,7 @@ class App:
         return self.broker.traits.stands_apart and not (membership and membership.is_alone)
 
     def leave(self) -> None:
-        """Not ready any more, and clients are told to connect anew; all are served on, new ones too."""
+        """Report not ready, and ask clients to reconnect; all clients are still served, new ones too."""
         self.state = "draining"
         for door in self.doors:
             door.leave()
@@ -229,7 +229,7 @@ class App:
         await asyncio.gather(*(door.drain(*until) for door in self.doors), *leaving)
 
     def farewell(self) -> dict[str, int]:
-        """After the stop: what became of what was under way when the drain began."""
+        """After the stop: the outcome of the requests that were in progress when the drain began."""
         doors = sum((door.farewell() for door in self.doors), Farewell())
         return {
             "connections": doors.connections,

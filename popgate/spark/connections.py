@@ -44,9 +44,9 @@ _idle: dict[_Key, tuple[float, BlockingConnection]] = {}
 
 @contextmanager
 def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
-    """A client for one piece of work; its connection is kept for a minute when that ends well.
+    """A client for one piece of work; if that succeeds its connection is cached for a minute.
 
-    Raises SparkSourceError: what a GatewayError says, with the code of its fault, and which endpoints it was.
+    Raises SparkSourceError with the sentence of the GatewayError, the code of its fault, and the endpoints.
     """
     gateway = options.gateway
     credentials = gateway.credentials()
@@ -79,7 +79,7 @@ def passes(error: SparkSourceError) -> bool:
 
 
 def close_idle() -> None:
-    """Close what is kept; for tests, and for programs that look for what they left open."""
+    """Close all cached connections, for tests that check for open ones."""
     while _idle:
         _idle.popitem()[1][1].close()
 

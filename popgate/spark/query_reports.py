@@ -69,7 +69,7 @@ class QueryReporter:
         """Queries of which the log says already that no report is taken."""
 
     def put(self, report: QueryReport) -> None:
-        """Tell this soon, and again, in the place of what was told of the query before."""
+        """Send this report soon, and repeatedly, in place of the query's earlier one."""
         with self._changed:
             if self._closed:
                 return
@@ -108,7 +108,7 @@ class QueryReporter:
             self._tell(reports)
 
     def _next(self) -> list[QueryReport]:
-        """What to tell now; it waits until there is something. Empty: it is closed."""
+        """Wait for the next reports to send. Empty: the reporter is closed."""
         with self._changed:
             while not self._closed:
                 now = time.monotonic()

@@ -47,11 +47,11 @@ def rocketmq_session(
     local_checkpoints: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session, or the one that is there already, with `session_settings`; `settings` come before them.
+    """Create a session, or return the existing one, with `session_settings`; `settings` take precedence.
 
-    `master` None: the one that spark-submit or its files tell. A local one tries tasks four times, which it
-    would once by default. `local_checkpoints` is for folders on a disk of this machine; it is False for
-    those on HDFS or in object stores. Python's workers run this interpreter unless PYSPARK_PYTHON is set.
+    `master` None: as configured by spark-submit or its files. A local master retries tasks up to four
+    attempts, instead of one by default. `local_checkpoints` is for folders on a disk of this machine; use
+    False for HDFS and object stores. Python workers run this interpreter unless PYSPARK_PYTHON is set.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)

@@ -29,7 +29,7 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: how many rows it sent, and what it knows of a batch with a ledger."""
+    """A task's message to the driver: the rows that it sent, and its result for a batch with a ledger."""
 
     rows: int
     opened: Opened | None = None
@@ -129,6 +129,6 @@ class RocketMQStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def part_of(written: Written) -> Part:
-    """What a task told of a batch with a ledger."""
+    """A task's result for a batch with a ledger."""
     assert written.opened is not None and written.outcome is not None  # noqa: S101, PT018 - `write` made it
     return Part(written.opened, written.batch, written.outcome)

@@ -83,7 +83,7 @@ def split(sent: bytes) -> Iterator[tuple[str, int, int, bytes]]:
 
 
 def whole_and_rest(sent: bytes) -> tuple[bytes, bytes]:
-    """The frames at the beginning that are there as a whole, and what is behind them."""
+    """The complete frames at the beginning, and the remaining bytes."""
     end = at = 0
     while at + 9 <= len(sent):
         at += 9 + int.from_bytes(sent[at : at + 3], "big")

@@ -354,8 +354,10 @@ def _names_a_port(address: str) -> bool:
 
 
 def _bound(address: str) -> socket.socket | None:
-    """The port of an address, bound and not listened at: whoever asks the system for any port is not given
-    it, and who names it can have it all the same. None: somebody has it."""
+    """Bind the port of an address without listening.
+
+    The system does not assign it to others, but it can still be bound by number. None: the port is in use.
+    """
     parts = urlsplit(address)
     link = socket.socket(socket.AF_INET6 if ":" in str(parts.hostname) else socket.AF_INET)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

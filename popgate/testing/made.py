@@ -28,7 +28,7 @@ _REST_S = 5.0
 
 
 class Missing(Exception):
-    """What a test needs is not on this machine, and could not be fetched; the text says what and why."""
+    """A requirement of a test is missing and could not be downloaded; the text names it and the cause."""
 
 
 class ToolFailed(Missing):
@@ -66,9 +66,9 @@ def made_once(
     using: Sequence[str] = (),
     making: Sequence[str] = (),
 ) -> Path:
-    """The folder that `make` fills, once for each `key`; what an interruption left is made anew.
+    """The folder that `make` fills, once per `key`; the rest of an interrupted attempt is replaced.
 
-    `using` are the commands that the made thing needs, `making` those that making it needs. Raises Missing.
+    `using` are the commands that the result needs, `making` those that building it needs. Raises Missing.
     """
     folder = cache_folder() / f"{name}-{key}"
     with locked(name):

@@ -97,8 +97,8 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
 class ScriptedPeer:
     """Answers requests by the script of their code; heartbeats with SUCCESS, others with 'not supported'.
 
-    `requests` has all that came, heartbeats included. While `silent`, nothing is answered; what came is
-    answered by nobody later. `stop` and `start` again: the same port.
+    `requests` has all received requests, including heartbeats. While `silent`, none is answered, not even
+    later. `stop` and `start` again use the same port.
     """
 
     def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
@@ -146,9 +146,9 @@ class ScriptedPeer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more and end every connection, as a process does that is killed.
+        """Stop listening and close every connection, like a killed process.
 
-        Afterwards the clients know: nobody can be asked any more by a connection that seems open.
+        Afterwards no client can still use a connection that seems open.
         """
         if self._server is not None:
             await close_server(self._server)

@@ -157,7 +157,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
 
 
 def differing() -> tuple[Traits, Traits, list[str]]:
-    """What both declare, and the names of those traits that differ and matter to somebody."""
+    """Both sets of traits, and the names of those that differ and matter to users."""
     # Neither is started: a broker says what it is before it does anything.
     embedded = EmbeddedBroker(Path("none"), clock=SystemClock()).traits
     remote = RemoteBroker(RemoteSettings(name_servers=("127.0.0.1:9876",)), clock=SystemClock()).traits

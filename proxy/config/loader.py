@@ -38,7 +38,7 @@ _KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|U
 
 @dataclass(slots=True, frozen=True)
 class Mistake:
-    """What is wrong with one setting: `path` is its name, `layer` says in which source it was found."""
+    """A fault of one setting: `path` is its name, `layer` the source in which it was found."""
 
     sentence: str
     path: tuple[str, ...] = ()

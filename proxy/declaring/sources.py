@@ -31,7 +31,7 @@ class DeclarationWrong(Exception):
 
 @dataclass(slots=True)
 class Source:
-    """What a file says. `lines`: where a key stands, by its path, as far as that is known; from 1."""
+    """The content of a file. `lines`: the line of each key, by its path, as far as known; from 1."""
 
     name: str
     values: Any

@@ -156,7 +156,7 @@ class Counting:
         self.groups = Capped(OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now)
 
     def operations(self) -> list[tuple[str, Histogram]]:
-        """Those that were asked for, and how long they took."""
+        """Requested operations, and their duration."""
         return [(operation, times) for operation, times in self._operations.items() if times.count]
 
     # -- the doors' calls -----------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Counting:
         times.add(seconds)
 
     def refused(self, topic: str, group: str) -> None:
-        """Only those that are known get figures: a refused name is anybody's."""
+        """Only known names have counters: a refused name may be arbitrary."""
         if group:
             self.groups.known((topic, group)).failures += 1
         elif topic:

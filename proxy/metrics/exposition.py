@@ -116,9 +116,9 @@ class Metrics(Counting, Collector):
         )
 
     async def scrape(self, *, standings: bool = True) -> bytes:
-        """As `text`, with what only the broker knows, unless that is told by another process of the gateway.
+        """`text`, with the metrics of the broker, unless another process of the gateway reports them.
 
-        Much of it is put into words beside the loop.
+        Most of the rendering is done outside of the event loop.
         """
         if standings:
             await self.standings.refresh()

@@ -106,7 +106,7 @@ class Standings:
 
 
 class Sum:
-    """Figures of those that are not told by name."""
+    """The sum over groups that have no label of their own."""
 
     __slots__ = ("behind", "free", "groups", "in_flight", "lag", "receivers", "unread")
 

@@ -24,9 +24,9 @@ _RESTART: Final = frozenset({"share_broker"})
 
 
 class CrewReloads:
-    """What one of the processes does when it is asked: a `proxy.reload.reloader.Reloads`.
+    """The reload interface of one process of several: a `proxy.reload.reloader.Reloads`.
 
-    `settings` are those that its supervisor has.
+    `settings` are those of its supervisor.
     """
 
     def __init__(

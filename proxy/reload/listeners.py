@@ -88,10 +88,10 @@ class Listeners:
         return [door.adapter for door in self._doors]
 
     async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
-        """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
+        """Open new listeners. `anew`: all listeners are reopened at their ports, for another house.
 
-        Raises OSError and ValueError with a sentence: everything is as it was, but that whom new listeners
-        have accepted is served there for `drain_s` at most.
+        Raises OSError and ValueError with a sentence: nothing has changed, except that connections which new
+        listeners have accepted are served there for `drain_s` at most.
         """
         wanted = self._match(urls, anew=anew)
         turnover = Turnover(house)

@@ -47,7 +47,7 @@ def kill_trial(trial: int) -> None:
 
 
 def why_failed(folder: Path, status: int) -> str:
-    """What a trial said when it ended with this status."""
+    """The reason that a trial reported when it ended with this status."""
     file = folder / _WORDS
     try:
         with file.open("rb") as opened:

@@ -126,7 +126,7 @@ async def _guests_gone(app: App, since: float) -> None:
 
 
 def _forget_signals() -> None:
-    """A terminal tells all processes of a signal; what it means is for the supervisor to say."""
+    """A terminal signals all its processes; only the supervisor reacts to that."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

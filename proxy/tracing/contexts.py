@@ -43,7 +43,7 @@ def carried(message: Message) -> str:
 
 
 def has_room(message: Message) -> bool:
-    """Whether a context fits in beside what the client says: tracing makes no message too large."""
+    """Whether a context fits beside the client's properties: tracing must not make a message too large."""
     texts = [*message.user_properties, *message.user_properties.values(), message.message_id, message.tag]
     texts += [message.message_group, message.born_host, message.producer_group, message.topic, *message.keys]
     size = sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)

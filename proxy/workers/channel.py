@@ -55,7 +55,7 @@ class Channel:
         return len(self._kept)
 
     def take_kept(self) -> list[dict[str, Any]]:
-        """Messages that could not be written, for whoever goes on with this end."""
+        """Messages that could not be written yet, for the next owner of this end."""
         kept = [json.loads(text) for text in self._kept]
         self._kept.clear()
         return kept

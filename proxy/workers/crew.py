@@ -53,12 +53,12 @@ class Door:
 
 @dataclass(slots=True, frozen=True)
 class Post:
-    """What a process is told when it is made.
+    """The parameters of a process when it is started.
 
-    `doors` are those that it serves, `listens` where clients are served by whomever. `folder` is private
-    to the gateway's processes. `broker` and `share` are URLs in the place of those of the settings.
-    `secret` is what all of them make transaction ids with. `first`: nobody was there before, so that what
-    is to be said once is said once.
+    `doors` are those that it serves, `listens` all addresses of the gateway. `folder` is private
+    to the gateway's processes. `broker` and `share` are URLs that replace those of the settings.
+    `secret` authenticates transaction ids. `first`: it is the first process, so that one-time messages are
+    logged once.
     """
 
     number: int
@@ -130,9 +130,9 @@ class Member:
 
 
 def choose(members: Iterable[Member], door: int) -> list[Member]:
-    """Those that may get the next connection to a door, best first: who has the fewest, and in turn.
+    """Candidates for the next connection to a door, best first: the fewest connections, then round-robin.
 
-    Last come those that may hang.
+    Unresponsive workers come last.
     """
     fit = [
         member
@@ -146,9 +146,9 @@ def choose(members: Iterable[Member], door: int) -> list[Member]:
 
 
 def choose_for_admin(members: Iterable[Member]) -> list[Member]:
-    """Who answers operators: of those that serve the host of the broker, which knows the most, or the oldest.
+    """Processes that can answer operators, best first: the host of the broker, which knows most, then by age.
 
-    Mostly the same one: some figures are looked at piece by piece.
+    Usually the same process answers, because some metrics are collected in slices.
     """
     fit = [member for member in members if member.has_admin and not member.gone]
     stages = (Stage.READY, Stage.STARTING, Stage.DRAINING)

@@ -29,7 +29,7 @@ _ELSEWHERE = frozenset({Fault.CLIENT_NOT_FOUND, Fault.PRECONDITION_FAILED})
 
 
 def from_outside(request: web.Request) -> bool:
-    """Whether it came by the admin port; what comes over a private socket is asked by one of us."""
+    """Whether the request came by the admin port; on a private socket it comes from another process."""
     transport = request.transport
     return transport is not None and bool(transport.get_extra_info("peername"))
 
@@ -131,7 +131,7 @@ def _group(own: Facts, others: Sequence[Facts]) -> Facts:
 
 
 def _stuck(own: Facts, others: Sequence[Facts]) -> Facts:
-    """The broker tells all the same; why nothing goes on is best told by the one with the most consumers."""
+    """The broker's part is the same everywhere; the reasons come from the process with the most consumers."""
     all_of = [own, *(facts for facts in others if "consumers" in facts)]
     best = max(all_of, key=lambda facts: facts["consumers"])
     return {**best, "consumers": sum(facts["consumers"] for facts in all_of)}

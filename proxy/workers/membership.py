@@ -172,7 +172,7 @@ class Membership:
             await asyncio.wait_for(self._left_admin.wait(), _ANSWER_S)
 
     async def scrape(self, request: web.Request, metrics: Metrics) -> bytes:
-        """What this process counted, kept as well; for somebody outside, what all of them did."""
+        """The metrics of this process, also written to its file; for outside callers those of all."""
         outside = from_outside(request)
         own = await metrics.scrape(standings=outside)
         await asyncio.to_thread(self.keep, own)
@@ -273,4 +273,4 @@ class Membership:
 
 
 def _nothing() -> None:
-    """Connections of operators are not counted, and a process that does not serve yet has nobody to tell."""
+    """Admin connections are not counted, and a process that does not serve yet does not report any."""

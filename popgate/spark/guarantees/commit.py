@@ -26,7 +26,7 @@ _SENT_AGAIN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task did: its rows, those that it sent, and whether the batch was done before."""
+    """The result of a task: its rows, the rows that it sent, and whether the batch was done before."""
 
     rows: int
     checksum: int
@@ -39,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of one task: what was opened for it, query and number of the batch, and what it did."""
+    """A task's opening of the batch, its query and batch number, and its result."""
 
     opened: Opened
     batch: tuple[str, int]
@@ -94,9 +94,9 @@ def commit_batch(
 
 
 def drop_batch(options: SinkOptions, parts: Sequence[Part], warn: Callable[[str], object]) -> None:
-    """Drop the half messages of a batch that was given up, which may follow a commit that failed half way.
+    """Roll back the half messages of an aborted batch, possibly after a commit that failed half way.
 
-    Those that are delivered stay. Never raises: what is left the broker drops by itself.
+    Committed messages stay. Never raises: the broker drops what is left.
     """
     halves = [half for each in parts for half in each.outcome.halves]
     try:

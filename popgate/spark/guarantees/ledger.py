@@ -209,9 +209,9 @@ class Ledger:
     def _since(
         self, client: QueueClient, opened: Opened, begin: int | None = None
     ) -> tuple[QueuePlace, list[Entry], int]:
-        """The queue, what is there from the opening of the batch on, or from `begin`, and up to where it is.
+        """The queue, its entries from the opening of the batch (or `begin`) on, and its end offset.
 
-        Raises SparkSourceError (LEDGER): the topic ends before that, it was made anew.
+        Raises SparkSourceError (LEDGER): the topic ends before that, because it was recreated.
         """
         queue = self._topic.queue(client)
         end = self._topic.end(client, queue, opened.offset)
@@ -378,7 +378,7 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
 
 
 def _hidden(entries: list[Entry]) -> Mapping[str, object] | None:
-    """What the last opening's `done` says, where one of another driver came behind it."""
+    """The `done` record of the last opening, if one of another driver was written after it."""
     opens = [each for each in entries if each.kind == "open"]
     done = [each for each in entries if each.kind == "done" and each.told is not None]
     if not opens or not done or done[-1].token == opens[-1].token:

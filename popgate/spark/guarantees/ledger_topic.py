@@ -55,7 +55,7 @@ class Entry:
 
 
 class LedgerTopic:
-    """What one process knows of it. All methods raise SparkSourceError and, but for `asked`, GatewayError."""
+    """A process's access to it. Methods raise SparkSourceError and, except for `asked`, GatewayError."""
 
     def __init__(self, options: SinkOptions, connect: Connect, rest: Callable[[float], None]) -> None:
         self._options, self._connect, self._rest = options, connect, rest

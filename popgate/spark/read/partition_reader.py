@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 60.0
 
 
 class _Part(NamedTuple):
-    """Of a range, asked for under a number. `whole`: not the rest of one that was answered in part."""
+    """A pull in flight, by its request number. `whole`: it is not the rest of a partly answered one."""
 
     begin: int
     end: int
@@ -111,10 +111,10 @@ def whole(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[bytes, int]]:
-    """`pulled` of a range, which goes on where it was when the gateway fails for now.
+    """`pulled` for a range, which continues at its position after a temporary failure of the gateway.
 
-    A connection breaks when a gateway is started anew, and when nobody takes rows for so long that it says
-    nothing. Raises SparkSourceError, for what passes after a minute without an answer.
+    A connection breaks when a gateway restarts, or when the consumer of the rows pauses for so long that the
+    connection is idle. Raises SparkSourceError, for temporary failures after a minute without a response.
     """
     at, times, began = range_.begin, 0, 0.0
     while at < range_.end:

@@ -15,8 +15,8 @@ from popgate.spark.options.source_options import EARLIEST, LATEST, Position, Sou
 def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = False) -> list[QueuePlace]:
     """All queues that are read now.
 
-    Raises SparkSourceError for one that is assigned and not there, and for a topic that an option names and
-    that has none, unless the query is `running`: then the queues may come back.
+    Raises SparkSourceError for an assigned queue that does not exist, and for a topic named by an option
+    without a readable queue, unless the query is `running`: then the queues may return.
     """
     if options.pattern:
         return _matching(client, options.pattern)
@@ -96,7 +96,7 @@ def _ends_of(client: QueueClient, where: Where, queues: Sequence[QueuePlace]) ->
 def _resolved(
     client: QueueClient, position: Position, queues: Sequence[QueuePlace], option: str, *, absent: int
 ) -> dict[QueuePlace, int]:
-    """Offsets as they were told, looked at against what the queues have."""
+    """Resolve the given offsets and check them against the queues."""
     if position.where is not Where.OFFSETS:
         return _ends_of(client, position.where, queues)
     _check_known(position.offsets, queues, option)

@@ -120,7 +120,7 @@ class Records:
             raise PeerWireError("a record claims properties that are not what is left of it")
 
     def times(self, at: Any) -> Any:
-        """Milliseconds as timestamps; those that no timestamp can tell become null."""
+        """Milliseconds as timestamps; values that do not fit into a timestamp become null."""
         millis = self._read(at, ">i8")
         wrong = (millis > _LAST_MS) | (millis < -_LAST_MS)
         micros = np.where(wrong, 0, millis) * 1000
@@ -286,7 +286,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def _millis(text: str | None) -> int | None:
-    """A time that a timestamp can tell; None for what is none."""
+    """Milliseconds that fit into a timestamp, otherwise None."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= 16):
         return None
     return int(text) if int(text) <= _LAST_MS else None

@@ -38,7 +38,7 @@ _LONGEST_ID: Final = 255
 
 
 class Encoder:
-    """Makes messages of what one task writes, and counts the rows; they are told apart as `identity` says."""
+    """Encodes the rows of one task as messages and counts them; `identity` defines their ids."""
 
     def __init__(self, options: SinkOptions, identity: Identity) -> None:
         self._options = options
@@ -176,7 +176,7 @@ class Encoder:
 
 
 class _Columns:
-    """The columns of a batch as Python's values; those that are not there are null everywhere."""
+    """The columns of a batch as Python values; a missing column is null in every row."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch

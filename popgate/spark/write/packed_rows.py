@@ -84,7 +84,7 @@ class PlainRows:
         return _data(_joined(numbers, b" ", lengths, b" ", self._blocks, self._bodies))
 
     def contents(self) -> tuple[bytes, list[int]]:
-        """Of each row what it says, as it is known by it."""
+        """The content of each row, from which its id is derived."""
         if self._topics is None:
             topics, widths = self.topics[0][0].encode(), len(self.topics[0][0].encode())
         else:
@@ -94,7 +94,7 @@ class PlainRows:
         return _data(_joined(lengths, b" ", topics, _OF_NO_QUEUE, self._blocks, self._bodies))
 
     def keys(self) -> tuple[bytes, list[int]]:
-        """Of each row what tells it apart."""
+        """The key of each row."""
         return _data(self._keys)
 
     def pack(self, first: int, front: bytes, ids: bytes) -> Iterator[PackedRows]:

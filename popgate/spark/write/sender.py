@@ -53,12 +53,12 @@ class Sender:
         check: Callable[[], None] = lambda: None,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        """`partition`: each begins at another queue. `rest` takes seconds.
+        """`partition`: each starts at another queue. `rest` takes seconds.
 
-        `once` False: what came under its id lately is stored again, also where the broker knows that.
-        `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
-        `check`: called just before each send; nothing more is sent when it raises SparkSourceError.
-        `begin_topics`: called with topics before the first send to them, as `check` is.
+        `once` False: a message whose id was sent recently is stored again, even if the broker deduplicates.
+        `find_sent`: returns the ids stored in a topic; requests without a response are looked up before they
+        are repeated. `check`: called before each send; if it raises SparkSourceError, nothing more is sent.
+        `begin_topics`: called with topics before the first send to them, with the same contract as `check`.
         """
         numbers = options.numbers
         self._rows = numbers["sendBatchRows"]
@@ -294,7 +294,7 @@ class Sender:
                 return
 
     def _leave_out_sent(self, lot: Lot) -> bool:
-        """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
+        """Whether all of it is stored already: after a request without a response the outcome is unknown."""
         # In a compacted topic what was sent may be gone, and what is found may be of an earlier attempt.
         if self._find_sent is None or lot.client is None or self._compacted.get(lot.topic):
             return False

@@ -119,7 +119,7 @@ class RocketMQ:
         return self
 
     def stop(self) -> None:
-        """End all of it at once and remove the folder: nobody is left who would notice a leave-taking."""
+        """Kill all processes at once and remove the folder: nothing depends on an orderly shutdown."""
         servers = [*self.proxies, *self.brokers.values(), *self.name_servers]
         for server in servers:
             server.signal(signal.SIGKILL)

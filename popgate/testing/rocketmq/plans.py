@@ -29,9 +29,9 @@ class BrokerPlan:
 
 
 def pairs(*names: str, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:
-    """A master and a slave of each name; what the master answered, the slave has.
+    """A master and a slave of each name; the slave has every message that the master has acknowledged.
 
-    SYNC_MASTER alone does not do that: RocketMQ 5 waits for as many as `inSyncReplicas` says, which is 1.
+    SYNC_MASTER alone does not do that: RocketMQ 5 waits for `inSyncReplicas` copies, which is 1 by default.
     """
     kept = {"inSyncReplicas": "2", "totalReplicas": "2", **(settings or {})}
     return tuple(

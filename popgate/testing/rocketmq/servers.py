@@ -38,7 +38,10 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryE
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """For a program of RocketMQ at home in a folder, without what the caller's own clients are told."""
+    """The environment of a RocketMQ program with its home in a folder.
+
+    Settings of the caller's clients are left out.
+    """
     kept = {
         name: value
         for name, value in variables().items()
@@ -109,8 +112,8 @@ class JavaServer:
     ) -> None:
         """`arguments` may write files and choose `port`, each time.
 
-        It is ready when it has printed what it `says`, and `ready` says so, which is asked again and again:
-        what answers at its port before may be somebody else.
+        It is ready when it has printed `says`, and when `ready`, which is polled, returns true:
+        before that another process may answer at its port.
         """
         self.name = name
         self.folder = folder

@@ -107,8 +107,8 @@ class RemotingWire:
     """One side of a connection; a `Wire` of `Command` events.
 
     A frame above `max_frame` bytes is refused as soon as its length is known. After an error the
-    machine is dead: the same error comes again. The first length of a connection may be checked by
-    who tells protocols apart; this machine reads nothing but remoting.
+    machine is dead: the same error is raised again. A protocol sniffer may check the first length of a
+    connection; this machine reads nothing but remoting.
     """
 
     __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_out", "_tail")

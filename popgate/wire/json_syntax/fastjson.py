@@ -32,10 +32,10 @@ _read_scalar = JSONDecoder(parse_constant=jsontext.refuse_constant, parse_float=
 
 
 def loads(data: bytes) -> Any:
-    """What the text says: dicts, lists, text, numbers, truth values, None.
+    """Parse a text into dicts, lists, text, numbers, truth values and None.
 
-    Keys of dicts are text, also where they were numbers without quotes; keys that were objects are
-    ObjectKeys. Raises PeerWireError for what is no such text or above the limits.
+    Keys of dicts are text, also those that were numbers without quotes; keys that were objects are
+    ObjectKeys. Raises PeerWireError for invalid text or above the limits.
     """
     if len(data) > MOST_PARTS and data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_PARTS:
         raise PeerWireError(f"a JSON body has more than {MOST_PARTS} parts")

@@ -37,7 +37,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def loads_plain(data: bytes) -> Any:
-    """What the JSON text says. Raises PeerWireError for anything else than standard JSON in UTF-8."""
+    """Parse standard JSON. Raises PeerWireError for anything else than standard JSON in UTF-8."""
     try:
         text = data.decode()
         value = _decode(text)

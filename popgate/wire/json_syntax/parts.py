@@ -43,7 +43,7 @@ def number(
     least: int = -LARGEST_NUMBER - 1,
     most: int = LARGEST_NUMBER,
 ) -> int:
-    """A whole number; what tells it as text is understood, since Java's reader does so too."""
+    """A whole number; a number written as text is accepted, because Java's reader does so too."""
     value = part.get(name)
     return default if value is None else _number(value, name, least, most)
 

@@ -202,7 +202,7 @@ def _group(fields: Fields, base: GroupConfig, *, new: bool) -> GroupConfig:
 
 
 def _check_change(before: Config | None, after: Config) -> None:
-    """Raises BadRequest for what cannot be changed once it is there."""
+    """Raises BadRequest for a field that cannot be changed after creation."""
     if isinstance(before, TopicConfig) and isinstance(after, TopicConfig) and after.queues < before.queues:
         raise BadRequest(
             f"the topic has {before.queues} queues, they cannot become {after.queues}: only more"
@@ -221,7 +221,7 @@ def _things(fields: Fields, name: str) -> Mapping[str, object]:
 
 
 def _doomed(fields: Fields) -> Mapping[str, frozenset[str]] | None:
-    """What somebody has agreed to: `prune` deletes nothing else. None: whatever is not named."""
+    """The names that a person has confirmed: `prune` deletes nothing else. None: everything undeclared."""
     inner = fields.inner("doomed")
     if inner is None:
         return None

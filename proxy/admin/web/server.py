@@ -145,7 +145,7 @@ class AdminServer:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def drain(self) -> None:
-        """Answer who waits for messages, and let nobody wait from now on; the rest is served."""
+        """Answer waiting receives, and make new ones return at once; all other requests are served."""
         self._waits.end()
         self._draining = True
 
@@ -206,7 +206,7 @@ class AdminServer:
         raise BadRequest(f"the admin port is not known by the name {host!r}; names are set in api.hosts")
 
     def _check_origin(self, request: web.Request) -> None:
-        """Browsers tell whose page changes something; others say nothing and are let pass."""
+        """Browsers send the origin of a modifying request; requests without one are accepted."""
         origin = request.headers.get("Origin")
         if origin is None or request.method in ("GET", "HEAD"):
             return

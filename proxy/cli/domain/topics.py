@@ -116,7 +116,7 @@ def delete(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person. Where nobody can be asked it must have been said with the command: raises Failure."""
+    """Ask for confirmation. Without a terminal it must be given by an option: raises Failure."""
     if yes:
         return
     if not sys.stdin.isatty():
