@@ -43,6 +43,7 @@ from benchmarks.beside.sides import OURS, TIERS, Town
 from benchmarks.beside.starting import plain, ready
 from benchmarks.beside.table import Table
 from benchmarks.beside.working import Working
+from deploy.compile import differences
 from popgate.testing.rocketmq import Missing
 
 NAME = "beside-java-proxy"
@@ -60,13 +61,14 @@ def measure(
     java: bool,
     java_options: Sequence[str] = (),
     broker: str = "",
+    compiled: Path | None = None,
 ) -> None:
     """What cannot be measured is told in the results, and the rest goes on. Raises Missing."""
     load = Load(build())
     if broker:
         results.note("The broker had run before, and others may have used it at the same time.")
     for tier in tiers:
-        town = Town(tier, serve, java=java, java_options=java_options, broker=broker)
+        town = Town(tier, serve, java=java, java_options=java_options, broker=broker, tree=compiled)
         with results.trying(f"{tier}"), town:
             if {*WORKS, "rate", "memory"} & set(parts):
                 with results.trying(f"{tier}, works"):
@@ -125,6 +127,9 @@ def main() -> int:
     parser.add_argument("--without-java", action="store_true", help="ours alone, with its embedded broker")
     parser.add_argument("--java-options", default="", help="of the Java proxy's virtual machine, as above")
     parser.add_argument("--broker", default="", metavar="URL", help="a RocketMQ for the tier of its own")
+    parser.add_argument(
+        "--compiled", type=Path, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {NAME}.json and {NAME}.md there")
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="print the table of a written result and end"
@@ -140,6 +145,8 @@ def main() -> int:
     amounts = QUICK if given.quick else Amounts()
     if given.rounds is not None:
         amounts = Amounts(**{**asdict(amounts), "rounds": given.rounds})
+    if given.compiled is not None and (different := differences(given.compiled)):
+        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     java = not given.without_java
     tiers = chosen_tiers(parser, given.tier, given.broker, java=java)
     about = seconds_of(amounts, given.only, tiers, java=java)
@@ -149,6 +156,7 @@ def main() -> int:
         "quick": given.quick,
         "serve_options": given.serve_options,
         "java_options": given.java_options,
+        "compiled": given.compiled is not None,
         "workers": {},
         "parts": given.only,
         "tiers": list(tiers),
@@ -170,6 +178,7 @@ def main() -> int:
             java=java,
             java_options=shlex.split(given.java_options),
             broker=given.broker,
+            compiled=given.compiled,
         )
     except Missing as why:
         print(f"not measured: {why}", file=sys.stderr)

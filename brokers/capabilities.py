@@ -262,6 +262,10 @@ class AsksClients(Protocol):
         """What its threads are doing. Raises ClientNotFound, ClientTimeout, BadRequest, Unsupported."""
         ...
 
+    async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
+        """What a consumer says that it runs: an encoded `ConsumerRunningInfo`. None: it is no classic one."""
+        ...
+
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
         """Make it consume a message outside of all order. Raises as `stack`."""
         ...

@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -82,7 +83,7 @@ class Town:
 
     `broker` is the URL of a RocketMQ that runs already and that others use, too: what is made there has
     names of its own, and is gone in the end. `java_options` are those of the Java proxy's virtual machine;
-    none: as it is shipped.
+    none: as it is shipped. `tree` is the checkout that ours is started from; none: this one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Town:
         java: bool = True,
         java_options: Sequence[str] = (),
         broker: str = "",
+        tree: Path | None = None,
     ) -> None:
         self.tier = tier
         self.names = (JAVA, OURS) if java else (OURS,)
@@ -106,6 +108,8 @@ class Town:
         """Topics and groups that are to go in the end."""
         self._cluster: RocketMQ | None = None
         self._inside = 0
+        # Not from the folder that this runs in, where Python would look first.
+        self._environment = {} if tree is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tree.resolve())}
 
     def __enter__(self) -> Town:
         if JAVA in self.names or (self.tier == "own" and not self._broker):
@@ -143,7 +147,8 @@ class Town:
         if self.tier == "own":
             options += ["--broker", self._url, *CREATE_ON_USE]
         listens = any(option.partition("=")[0] == "--listen" for option in options)
-        gateway = GatewayProcess(options=options, listen=() if listens else ("grpc://127.0.0.1:0",))
+        listen = () if listens else ("grpc://127.0.0.1:0",)
+        gateway = GatewayProcess(options=options, listen=listen, environment=self._environment)
         begun = time.monotonic()
         gateway.start()
         ready_s = time.monotonic() - begun

@@ -71,6 +71,8 @@ class Table:
         counts = settings.get("workers", {})
         workers = ", ".join(f"{_workers(count)} {PLACES[tier]}" for tier, count in counts.items())
         parts = [sentence(self._results.machine), f"`{command}`{f', {workers}' if workers else ''}"]
+        if settings.get("compiled"):
+            parts.append("ours compiled")
         if options := settings.get("java_options"):
             parts.append(f"the Java proxy with `{options}`")
         yield f"{'; '.join(parts)}."

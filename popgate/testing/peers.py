@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 
 from popgate.sockets.servers import close_server
@@ -262,21 +261,37 @@ class ScriptedNameServer(ScriptedPeer):
         return request.answer(ResponseCode.SUCCESS, body=route.encode())
 
 
-@asynccontextmanager
-async def scripted_cluster(
-    *brokers: str, topics: Iterable[str] = ()
-) -> AsyncIterator[tuple[ScriptedNameServer, dict[str, ScriptedPeer]]]:
-    """A name server and a master for each name, with these topics on all of them."""
-    servers = ScriptedNameServer()
-    masters = {name: ScriptedPeer() for name in brokers}
-    await servers.start()
-    try:
-        for name, master in masters.items():
-            await master.start()
-            servers.add_broker(name, master.address)
-        for topic in topics:
-            servers.add_topic(topic)
-        yield servers, masters
-    finally:
-        for peer in (servers, *masters.values()):
+class ScriptedCluster:
+    """A name server and masters, as `scripted_cluster` has them, while it is open."""
+
+    def __init__(self, brokers: Iterable[str], topics: Iterable[str]) -> None:
+        self._servers = ScriptedNameServer()
+        self._masters = {name: ScriptedPeer() for name in brokers}
+        self._topics = tuple(topics)
+
+    async def __aenter__(self) -> tuple[ScriptedNameServer, dict[str, ScriptedPeer]]:
+        await self._servers.start()
+        try:
+            for name, master in self._masters.items():
+                await master.start()
+                self._servers.add_broker(name, master.address)
+            for topic in self._topics:
+                self._servers.add_topic(topic)
+        except BaseException:
+            await self._stop()
+            raise
+        return self._servers, self._masters
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for peer in (self._servers, *self._masters.values()):
             await peer.stop()
+
+
+def scripted_cluster(*brokers: str, topics: Iterable[str] = ()) -> ScriptedCluster:
+    """A name server and a master for each name, with these topics on all of them."""
+    return ScriptedCluster(brokers, topics)

@@ -27,7 +27,7 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientHandle, ClientRegistry
-from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
+from processors.clients.query import ClientQuery, RunningInfoQuestion, StackQuestion, VerifyQuestion
 
 ANSWER_S = 5.0
 """How long a client may take. Source: protocol facts 1.7."""
@@ -70,6 +70,18 @@ class ClientQueries:
     async def stack_of(self, client_id: str) -> str:
         """As `stack`, for the operator of a cluster, who was admitted there."""
         return str(await self._asked(_open(client_id, self._clients.find(client_id)), StackQuestion()))
+
+    async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
+        """What a consumer says that it runs, likewise: an encoded `ConsumerRunningInfo`.
+
+        None: it says nothing, as clients do that are no classic ones.
+        """
+        try:
+            client = _open(client_id, self._clients.find(client_id, group))
+            answer = await self._asked(client, RunningInfoQuestion(with_stacks=with_stacks))
+        except GatewayError:
+            return None
+        return answer if isinstance(answer, bytes) else None
 
     async def verify(
         self, context: Context, client_id: str, group: str, topic: str, message_id: str

@@ -17,7 +17,7 @@ class ClientQuery:
     """A question to one client. Settled once: with an answer, or with why there is none."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[str | Verdict] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[str | bytes | Verdict] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'settled' if self.settled else 'open'}>"
@@ -27,7 +27,7 @@ class ClientQuery:
         """Also of a question that nobody waits for any more."""
         return self.answer.done()
 
-    def answered(self, answer: str | Verdict) -> None:
+    def answered(self, answer: str | bytes | Verdict) -> None:
         if not self.settled:
             self.answer.set_result(answer)
 
@@ -44,6 +44,17 @@ class ClientQuery:
 
 class StackQuestion(ClientQuery):
     """What are your threads doing? The answer is text."""
+
+
+class RunningInfoQuestion(ClientQuery):
+    """What do you run? The answer is an encoded `ConsumerRunningInfo`. Classic consumers alone can be asked.
+
+    `with_stacks`: also what its threads are doing.
+    """
+
+    def __init__(self, *, with_stacks: bool) -> None:
+        super().__init__()
+        self.with_stacks = with_stacks
 
 
 class VerifyQuestion(ClientQuery):

@@ -70,5 +70,8 @@ class ClusterRegistration:
     async def stack(self, client_id: str) -> str:
         return await self._asking.stack_of(client_id)
 
+    async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
+        return await self._asking.running_info(client_id, group, with_stacks=with_stacks)
+
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
         return await self._asking.consume(client_id, group, message)

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from popgate import __version__
+from popgate.build import version_text
 from proxy.cli.console.failure import Ended, Failure, tell
 
 COMMANDS = {
@@ -74,7 +75,7 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"popgate {__version__}")
+        typer.echo(f"popgate {version_text(__version__)}")
         raise typer.Exit
 
 

@@ -19,6 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from popgate import __version__
+from popgate.build import is_compiled
 from popgate.model import Standing
 from popgate.wire.bodies.query_reports import FIGURES, QueryReport, SourceLag
 from proxy.metrics.counters import Counting, OfConnections, OfGroup, OfTopic
@@ -239,6 +241,7 @@ def _families(moment: _Moment) -> Iterator[Metric]:
         "popgate_ack_duration_seconds", ((key, counts.seconds) for key, counts in moment.groups)
     )
     yield from _of_standings(moment)
+    yield _gauges("popgate_build_info", [((__version__, "yes" if is_compiled() else "no"), 1)])
     yield _counters("popgate_message_events_total", _by_one(moment.events))
     yield _counters("popgate_created_total", _by_one(moment.made))
     for name, value in moment.figures:

@@ -171,6 +171,13 @@ _STANDINGS = (
 )
 
 _GATEWAY = (
+    Spec(
+        "popgate_build_info",
+        "gauge",
+        "1, for the version that runs and whether it is compiled (`yes`, `no`).",
+        ("version", "compiled"),
+        over="max",
+    ),
     Spec("popgate_ready", "gauge", "1 while clients are served.", over="max"),
     Spec(
         "popgate_config_last_reload_successful",

@@ -33,12 +33,17 @@ def _cell(said: bool | str) -> str:
     return "works" if said is True else f"— {said}"
 
 
-def _before_cluster(row: dict[str, Any], client: str) -> str:
-    """The cell of the column of a RocketMQ cluster; what the client's API lacks is said once."""
-    if row[client] is not True:
-        return "—"
-    said = row.get("cluster", True)
-    return _cell(said.get(client, True) if isinstance(said, dict) else said)
+def _both(row: dict[str, Any], client: str, here: bool | str) -> list[str]:
+    """The cells before the embedded broker and before a cluster; what the client's API lacks is said once."""
+    if here is not True:
+        return [_cell(here), "—"]
+    there = row.get("cluster", True)
+    return [_cell(here), _cell(there.get(client, True) if isinstance(there, dict) else there)]
+
+
+def _columns(age: str, clients: dict[str, dict[str, str]]) -> list[str]:
+    pairs = [(f"{row['name']} {row[age]}", f"{row['name']}, cluster") for row in clients.values()]
+    return [head for pair in pairs for head in pair]
 
 
 def versions() -> str:
@@ -50,28 +55,26 @@ def versions() -> str:
 
 
 def newest() -> str:
-    head = ["scenario"]
-    for client in CLIENTS.values():
-        head += [f"{client['name']} {client['newest']}", f"{client['name']}, cluster"]
+    head = ["scenario", *_columns("newest", CLIENTS)]
     rows = []
     for name, row in SCENARIOS.items():
         differs = f". *Cluster:* {row['cluster_differs']}" if "cluster_differs" in row else ""
         cells = [f"`{name}`: {row['shows']}{differs}"]
         for client in CLIENTS:
-            cells += [_cell(row[client]), _before_cluster(row, client)]
+            cells += _both(row, client, row[client])
         rows.append(cells)
     return _table(head, rows)
 
 
 def oldest() -> str:
+    """Clients that a scenario does not ask have empty cells."""
     old = {client: row for client, row in CLIENTS.items() if "oldest" in row}
-    head = ["scenario", *(f"{row['name']} {row['oldest']}" for row in old.values())]
-    rows = [
-        [f"`{name}`", *(_cell(row["oldest"][client]) for client in old)]
-        for name, row in SCENARIOS.items()
-        if "oldest" in row
-    ]
-    return _table(head, rows)
+    rows = []
+    for name, row in SCENARIOS.items():
+        if asked := row.get("oldest"):
+            cells = [_both(row, client, asked[client]) if client in asked else ["", ""] for client in old]
+            rows.append([f"`{name}`", *(cell for pair in cells for cell in pair)])
+    return _table(["scenario", *_columns("oldest", old)], rows)
 
 
 def filled(page: str) -> str:

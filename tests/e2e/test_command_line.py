@@ -521,8 +521,9 @@ def test_every_command_has_help(command: tuple[str, ...]) -> None:
 
 def test_the_version_is_told() -> None:
     from popgate import __version__
+    from popgate.build import version_text
 
-    assert popgate("--version").out == f"popgate {__version__}\n"
+    assert popgate("--version").out == f"popgate {version_text(__version__)}\n"
 
 
 def test_no_client_is_an_empty_list(run: Callable[..., Ran]) -> None:

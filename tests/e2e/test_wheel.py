@@ -2,6 +2,7 @@
 
 `proxy.py` installs a package `proxy` and `proto-plus` one named `proto`; pip overwrites one with
 the other without a word. The wheel must work, and leave them working, in both orders.
+`TEST_COMPILED_WHEEL` is the path of a compiled one, which is tried instead (tests/support/compiled.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STRANGERS = ["proxy.py", "proto-plus"]
 COMMAND_S = 12.5 * PATIENCE_S
 """For each command: on a busy machine pip takes minutes for two dozen packages from the network."""
+COMPILED = os.environ.get("TEST_COMPILED_WHEEL")
 PIP = ("--quiet", "--disable-pip-version-check", "--no-compile", "--retries", "10", "--timeout", "60")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("wheel")]
@@ -51,6 +53,8 @@ def run(*command: str | Path, **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if COMPILED is not None:
+        return Path(COMPILED)
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
     (built,) = folder.glob("popgate-*.whl")
@@ -83,8 +87,11 @@ def install(environment: Path, *steps: list[str]) -> Path:
 
 def test_the_wheel_installs_one_import_name_and_bundles_the_rest(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    libraries = {top for top in tops if top.startswith("popgate_native_") and top.endswith(".so")}
+    assert bool(libraries) == (COMPILED is not None)
     # Spark looks for sources in modules of such names.
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"popgate", "pyspark_rocketmq.py"}
+    found = {top for top in tops - libraries if not top.endswith(".dist-info")}
+    assert found == {"popgate", "pyspark_rocketmq.py"}
     names = zipfile.ZipFile(wheel).namelist()
     for floor in ("brokers", "processors", "protocols", "proxy"):
         assert f"popgate/_app/{floor}/__init__.py" in names
@@ -109,7 +116,9 @@ def test_the_wheel_serves_beside_packages_of_the_same_names(
         run(python, "-c", "import proxy.proxy; print(proxy.proxy.Proxy.__name__)", cwd=tmp_path).strip()
         == "Proxy"
     )
-    assert "popgate" in run(bin_folder / "popgate", "--version", cwd=tmp_path)
+    version = run(bin_folder / "popgate", "--version", cwd=tmp_path)
+    assert version.startswith("popgate ")
+    assert version.endswith("(compiled)\n") == (COMPILED is not None)
     assert "popgate" in run(python, "-m", "popgate", "--version", cwd=tmp_path)
 
     gateway = subprocess.Popen(

@@ -15,6 +15,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.errors import BadRequest
+from popgate.testing import MovableClock
 from processors.messaging import MessagingProcessor
 from tests.fuzz import classic, long, rpcs, shared, sites
 
@@ -44,6 +45,19 @@ def test_a_run_that_has_no_time_for_all_inputs_fails_when_it_must_be_complete() 
         "least of a target: 1 inputs",
         "WRONG: the time was too short for 1000000 inputs of each",
     ]
+
+
+@pytest.mark.parametrize(("complete", "slow_inputs"), [(False, 5), (True, 8)])
+def test_in_a_complete_run_a_slow_target_has_all_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, complete: bool, slow_inputs: int
+) -> None:
+    """Each of its inputs takes 2 of 16 s, of which an equal part is 8."""
+    clock = MovableClock()
+    monkeypatch.setattr(long.time, "monotonic", clock.monotonic)
+    wires = [("slow", b"data", lambda data: clock.advance(2)), ("quick", b"data", lambda data: None)]
+    monkeypatch.setattr(long, "WIRES", wires)
+    counts, wrongs = long.work(1, 8, 16.0, ["wires"], complete=complete)
+    assert (counts, wrongs) == ({"wire slow": slow_inputs, "wire quick": 8}, [])
 
 
 @pytest.mark.timeout(900)

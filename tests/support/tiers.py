@@ -107,6 +107,7 @@ SERIES = {
         ),
     ),
     "image": Series(("tests/outside/test_image.py",)),
+    "compiled": Series((), programs=(("tests/support/compiled.py",),)),
     "marks": Series((), programs=(("benchmarks/marks.py",),)),
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),

@@ -28,7 +28,7 @@ from typing import Any
 
 from rocksdict import WriteBatch
 
-from brokers.embedded.storage.store import Store
+from brokers.embedded.storage.store import Durability, Store
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
 from popgate.faults import Faults, Rule
@@ -56,8 +56,25 @@ def store_maker(faults: Faults) -> Callable[..., Store]:
 class FaultyStore(Store):
     """A `Store` to which the plan's faults happen, from when it was opened."""
 
-    def __init__(self, path: Path, clock: Clock, faults: Faults, **options: Any) -> None:
-        super().__init__(path, clock, **options)
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        faults: Faults,
+        *,
+        durability: Durability = Durability.INTERVAL,
+        sync_interval: float = 0.1,
+        write_buffer_bytes: int = 16 * 1024 * 1024,
+        cache_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
+        super().__init__(  # each by its name: compiled, `**options` would be given as the first of them
+            path,
+            clock,
+            durability=durability,
+            sync_interval=sync_interval,
+            write_buffer_bytes=write_buffer_bytes,
+            cache_bytes=cache_bytes,
+        )
         self.faults = faults
         self._opened_once = False
         self._full_until: dict[str, float] = {}

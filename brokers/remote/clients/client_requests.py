@@ -65,15 +65,22 @@ class ClientRequests:
         links.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
 
     async def _running_info(self, address: str, link: int, request: Command) -> Command:
-        """The client is asked for its stacks only where they are wanted; the rest is known here."""
+        """A classic client says it itself.
+
+        Of others all is known here but the stacks, which they are asked for only where those are wanted.
+        """
         fields = request.fields
         group = fields.get("consumerGroup", "")
         registered = self._register.find(fields.get("clientId", ""), group)
         if registered is None:
             return _unknown(request)
         client, since_ms = registered
-        stacks = ""
-        if fields.get("jstackEnable") == "true" and self.asker is not None:
+        stacks, with_stacks = "", fields.get("jstackEnable") == "true"
+        if self.asker is not None:
+            own = await self.asker.running_info(client.client_id, group, with_stacks=with_stacks)
+            if own is not None:
+                return request.answer(ResponseCode.SUCCESS, body=own)
+        if with_stacks and self.asker is not None:
             try:
                 stacks = await self.asker.stack(client.client_id)
             except GatewayError as error:

@@ -43,6 +43,11 @@ NOTHING_PULLED = frozenset(
 """Answers to a pull that are no failures."""
 SUBSCRIPTION = 0x4
 """Bit of a pull's sysFlag: the subscription comes along."""
+_REFUSES_RESET = (
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.NO_PERMISSION,
+)
 _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
@@ -226,6 +231,7 @@ class ClusterOffsets(HoldsResets):
         """Set the position so that pops begin there, whatever they hold or are blocked by.
 
         Brokers that leave resets to their clients, and queues of static topics, have the position only.
+        An account that may not reset is refused: a position alone would leave what pops hold.
         """
         if not place.static:
             fields = {
@@ -237,7 +243,7 @@ class ClusterOffsets(HoldsResets):
                 "isForce": "true",
             }
             answer = await self._client.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-            if answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            if answer.code in _REFUSES_RESET:
                 raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
             if await self._serves_resets(place, answer, offset):
                 return

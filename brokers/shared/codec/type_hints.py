@@ -6,12 +6,15 @@ must agree on (`brokers.shared.session.hello`).
 
 from __future__ import annotations
 
+import ast
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum, IntFlag
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from brokers.shared.codec.errors import ERROR
@@ -118,13 +121,52 @@ def _kind_of(hint: Any) -> Kind[Any]:
 
 
 def _of_dataclass(kind: type) -> Kind[Any]:
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     names = [field.name for field in fields(kind)]
     if not names:
         raise TypeError(f"{kind.__name__} has no fields")
     get = attrgetter(*names)
     take = get if len(names) > 1 else lambda value: (get(value),)
     return Layout(kind.__name__, [(name, kind_of(hints[name], name)) for name in names], take=take, make=kind)
+
+
+def hints_of(kind: type) -> dict[str, Any]:
+    """The type hints of a dataclass; a compiled one keeps `tuple` of `tuple[str, ...]`, its source has all.
+
+    Raises OSError: there is no source beside a compiled module.
+    """
+    return get_type_hints(kind) if _is_source(kind.__module__) else hints_in_source(kind)
+
+
+def hints_in_source(kind: type) -> dict[str, Any]:
+    """The type hints of a dataclass and its bases, as their modules' sources have them."""
+    hints: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__):
+        if is_dataclass(owner):
+            written = _annotations_in(owner.__module__)[owner.__name__]
+            # A class that only has the texts, for `get_type_hints` to look names up in that module.
+            texts = type(owner.__name__, (), {"__module__": owner.__module__, "__annotations__": written})
+            hints |= get_type_hints(texts)
+    return hints
+
+
+def _is_source(module: str) -> bool:
+    return str(sys.modules[module].__file__).endswith((".py", ".pyc"))
+
+
+@cache
+def _annotations_in(module: str) -> dict[str, dict[str, str]]:
+    """The annotations of the classes of a module, as texts."""
+    source = Path(str(sys.modules[module].__file__)).with_name(f"{module.rpartition('.')[2]}.py")
+    return {
+        owner.name: {
+            field.target.id: ast.unparse(field.annotation)
+            for field in owner.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        }
+        for owner in ast.parse(source.read_text()).body
+        if isinstance(owner, ast.ClassDef)
+    }
 
 
 def _class_of(hint: Any) -> type:

@@ -207,7 +207,7 @@ class GrpcWire(Keeping):
                 self._refuse(stream, Status.DEADLINE_EXCEEDED, "the deadline of the call had passed")
                 return
             stream.deadline = self.now + seconds
-        if shape is Shape.MANY:
+        if shape == Shape.MANY:
             stream.told = True
             self._events.append(Opened(stream))
         if stream.ended:
@@ -224,7 +224,7 @@ class GrpcWire(Keeping):
         if head is not None and head.length:
             stream.received += size
         shape = stream.shape
-        if shape is Shape.PLAIN:
+        if shape == Shape.PLAIN:
             stream.received += size if head is None or not head.length else 0
             if stream.received > self.limits.max_plain_bytes:
                 stream.received = 0
@@ -246,7 +246,7 @@ class GrpcWire(Keeping):
         if (
             kept
             and not stream.ended
-            and (shape is Shape.ONE or (stream.body is not None and not stream.spoke))
+            and (shape == Shape.ONE or (stream.body is not None and not stream.spoke))
         ):
             # Kept here, whoever reads it later.
             self._let_more_come(stream)
@@ -282,7 +282,7 @@ class GrpcWire(Keeping):
         """Raises _Refusal."""
         if flag:
             message = self._unpacked(stream, flag, message)
-        if stream.shape is Shape.MANY:
+        if stream.shape == Shape.MANY:
             stream.spoke = True
             self._hold(stream, len(message) + KEEPING)
             self._events.append(Said(stream, message))
@@ -312,10 +312,10 @@ class GrpcWire(Keeping):
             return data
         except Unpackable as error:
             raise _Refusal(Status.INTERNAL, str(error)) from None
-        except TooLarge as error:
+        except TooLarge as bomb:
             self._was_cut("bombs")
             self.tally(Flood.BOMBS)
-            raise _Refusal(Status.RESOURCE_EXHAUSTED, str(error)) from None
+            raise _Refusal(Status.RESOURCE_EXHAUSTED, str(bomb)) from None
         finally:
             self.inflated += size
 
@@ -331,11 +331,11 @@ class GrpcWire(Keeping):
         head = stream.head
         if head is not None and head.length and head.length != str(stream.received):
             raise StreamError(stream.id, "the content-length is not that of the content")
-        if stream.shape is Shape.PLAIN:
+        if stream.shape == Shape.PLAIN:
             self._answer_plain(stream)
         elif stream.body is not None:
             self._refuse(stream, Status.INTERNAL, "the request ends within a message")
-        elif stream.shape is Shape.MANY:
+        elif stream.shape == Shape.MANY:
             self._events.append(Ended(stream))
         elif stream.message is None:
             self._refuse(stream, Status.INTERNAL, "the request has no message")

@@ -26,7 +26,7 @@ from popgate.wire.bodies.heartbeats import (
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.clients.client_registry import ClientHandle, ClientKind
-from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
+from processors.clients.query import ClientQuery, RunningInfoQuestion, StackQuestion, VerifyQuestion
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.requests import Peer
@@ -120,11 +120,14 @@ class RemotingClient:
                 )
             )
             return True
-        if isinstance(question, StackQuestion):
+        read: Callable[[bytes], str | bytes | Verdict]
+        if isinstance(question, StackQuestion | RunningInfoQuestion):
+            with_stacks = isinstance(question, StackQuestion) or question.with_stacks
             answer = self.peer.ask(
-                RequestCode.GET_CONSUMER_RUNNING_INFO, {**self.named(), "jstackEnable": "true"}
+                RequestCode.GET_CONSUMER_RUNNING_INFO,
+                {**self.named(), "jstackEnable": "true" if with_stacks else "false"},
             )
-            read: Callable[[bytes], str | Verdict] = _stack_in
+            read = _stack_in if isinstance(question, StackQuestion) else _info_in
         elif isinstance(question, VerifyQuestion):
             message, origin = question.message, self.origin()
             answer = self.peer.ask(
@@ -163,7 +166,10 @@ class RemotingClient:
         return {"consumerGroup": self.group, "clientId": self.client_id}
 
     def _settle(
-        self, question: ClientQuery, done: asyncio.Future[Command], read: Callable[[bytes], str | Verdict]
+        self,
+        question: ClientQuery,
+        done: asyncio.Future[Command],
+        read: Callable[[bytes], str | bytes | Verdict],
     ) -> None:
         if done.cancelled():
             return
@@ -197,6 +203,12 @@ def filter_kind_of(name: str) -> FilterKind:
 
 def _stack_in(body: bytes) -> str:
     return ConsumerRunningInfo.decode(body).stacks[:_LONGEST_STACK]
+
+
+def _info_in(body: bytes) -> bytes:
+    """As the client encoded it. Raises PeerWireError: it makes no sense."""
+    ConsumerRunningInfo.decode(body)
+    return bytes(body)
 
 
 def _verdict_in(body: bytes) -> Verdict:

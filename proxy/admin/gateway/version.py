@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from popgate import __version__
+from popgate.build import is_compiled
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings
@@ -25,6 +26,7 @@ class HouseFacts:
     async def _version(self, _request: web.Request) -> web.Response:
         body = {
             "version": __version__,
+            "compiled": is_compiled(),
             "python": platform.python_version(),
             "listening": self._addresses(),
             "broker": self._settings.broker,

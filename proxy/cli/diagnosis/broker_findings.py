@@ -131,8 +131,8 @@ def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
             "permission",
             Level.WARNING,
             f"{named(map(broker_name, hidden))}: settings are not shown: {hidden[0]['settings_trouble']}",
-            "give the gateway's account (remote.access_key) the right to GET on the cluster, else this look"
-            " knows nothing of filters, delays and permissions",
+            "see that the brokers accept the gateway's account (remote.access_key), else this look knows"
+            " nothing of filters, delays and permissions",
         )
     masters = [broker for broker in brokers if broker["role"] == "master" and broker["settings"]]
     for broker in masters:

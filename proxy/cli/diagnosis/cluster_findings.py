@@ -188,9 +188,8 @@ def _gateway(gateway: Told, refusals: Told) -> Iterator[Finding]:
             f"the name servers do not keep the numbers of {counted(unkept, 'topic')} (`.brokers`: of the"
             " brokers): ids that classic clients get may be found nowhere, and those before 4.9.5 see no new"
             " queues",
-            "give the gateway's account the right to subscribe to the topic `.brokers` with the group"
-            " `numbers of queues`, and to the topics of clients before 4.9.5 with it; the gateway's log says"
-            " what failed",
+            "give the gateway's account the right Sub on the topic `.brokers` and on the group `numbers of"
+            " queues`, and on the topics of clients before 4.9.5; the gateway's log says what failed",
         )
     merged = int(gateway.get("clients_merged", 0))
     if merged:
@@ -206,8 +205,8 @@ def _gateway(gateway: Told, refusals: Told) -> Iterator[Finding]:
             "clients",
             Level.WARNING,
             f"broker {address} does not take heartbeats of clients: {why}",
-            "give the gateway's account the right to publish to the topics and to subscribe with the groups"
-            " of its clients",
+            "give the gateway's account the right Sub on the groups of its clients and on the topics that"
+            " they subscribe to",
         )
     if not merged and not refusals:
         registered = int(gateway.get("clients_registered", 0))

@@ -158,7 +158,9 @@ def _admin_findings(admin: str) -> list[Finding]:
             raise
         return [Finding("admin", Level.PROBLEM, failure.sentence)]
     doors = ", ".join(version["listening"])
-    findings = [Finding("admin", Level.OK, f"popgate {version['version']}, listening at {doors}")]
+    # One that is older than this command is never compiled.
+    form = " (compiled)" if version.get("compiled") else ""
+    findings = [Finding("admin", Level.OK, f"popgate {version['version']}{form}, listening at {doors}")]
     if store["state"] == "ready":
         size = store["bytes"]
         kept = "" if size is None else f"; {rough_size_text(size)} of tables in the store"

@@ -126,10 +126,10 @@ class Connection(Controlling):
             self._read(data)
         except Http2Error as error:
             self._fail(error)
-        except HeaderBomb as error:
-            self._fail(FloodError(Flood.BOMBS, str(error)))
-        except HpackError as error:
-            self._fail(Http2Error(str(error), ErrorCode.COMPRESSION_ERROR))
+        except HeaderBomb as bomb:
+            self._fail(FloodError(Flood.BOMBS, str(bomb)))
+        except HpackError as malformed:
+            self._fail(Http2Error(str(malformed), ErrorCode.COMPRESSION_ERROR))
 
     def _cut_all(self) -> None:
         for stream in list(self.streams.values()):

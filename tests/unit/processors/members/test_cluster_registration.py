@@ -12,7 +12,7 @@ from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from popgate.testing.clock import MovableClock
 from processors.clients.client_registry import ClientKind
-from processors.clients.query import StackQuestion, VerifyQuestion
+from processors.clients.query import RunningInfoQuestion, StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor
 
 STORED = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"whole", b"")
@@ -119,6 +119,25 @@ async def test_scenario_14_the_cluster_asks_a_client_for_its_stack_and_makes_it_
     second.answered(Verdict.CORRUPTED)
     assert await stack == "main: waiting"
     assert await consumed is Verdict.CORRUPTED
+
+
+async def test_scenario_14_the_cluster_asks_a_client_what_it_runs(
+    cluster: Any, gateway: MessagingProcessor, make_client: Any
+) -> None:
+    client = make_client("c", group="g")
+    gateway.clients.register(client)
+    asked = asyncio.ensure_future(cluster.asker.running_info("c", "g", with_stacks=True))
+    while not client.questions:
+        await asyncio.sleep(0)
+    (question,) = client.questions
+    assert isinstance(question, RunningInfoQuestion)
+    assert question.with_stacks
+    question.answered(b"info")
+    assert await asked == b"info"
+    # Who is not there, or cannot say it, says nothing.
+    assert await cluster.asker.running_info("nobody", "g", with_stacks=False) is None
+    client.full = True
+    assert await cluster.asker.running_info("c", "g", with_stacks=False) is None
 
 
 async def test_what_cannot_be_asked_is_refused(

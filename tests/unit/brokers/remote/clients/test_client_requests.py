@@ -30,12 +30,18 @@ class Asker:
         self.verdict = Verdict.CONSUMED
         self.failure: GatewayError | None = None
         self.stacks = 0
+        self.info: bytes | None = None
+        self.wanted: list[tuple[str, str, bool]] = []
 
     async def stack(self, client_id: str) -> str:
         self.stacks += 1
         if self.failure is not None:
             raise self.failure
         return f"main of {client_id}"
+
+    async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
+        self.wanted.append((client_id, group, with_stacks))
+        return self.info
 
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
         self.consumed.append((client_id, group, message))
@@ -84,6 +90,16 @@ async def test_scenario_14_a_client_is_described_and_its_stacks_are_asked_for(
     assert told.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert told.properties["PROP_CLIENT_VERSION"] == "5.0.7"
     assert told.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(clock.now_ms())
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+async def test_scenario_14_what_a_client_says_of_itself_is_passed_on(
+    line: PeerConnection, asker: Asker, stacks: bool
+) -> None:
+    asker.info = ConsumerRunningInfo({"who": "me"}).encode()
+    answer = await ask(line, RUNNING, jstackEnable=str(stacks).lower())
+    assert (answer.code, bytes(answer.body)) == (0, asker.info)
+    assert (asker.wanted, asker.stacks) == ([("c", "g", stacks)], 0)
 
 
 async def test_a_client_is_not_asked_for_what_nobody_wants(line: PeerConnection, asker: Asker) -> None:

@@ -10,6 +10,7 @@ from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     BrokerUnavailable,
+    Forbidden,
     GroupNotFound,
     IllegalOffset,
     TopicNotFound,
@@ -285,6 +286,18 @@ async def test_a_broker_that_leaves_resets_to_clients_gets_the_position(cluster,
     cluster.serves_resets = False
     await parts.reset("g", "T", StartFrom.LAST)
     assert cluster.positions == {("T", "broker-a"): 10, ("T", "broker-b"): 10}
+
+
+async def test_an_account_that_may_not_reset_is_refused(cluster, parts):
+    """Committing the offset in its place would answer with success, and leave what pops hold."""
+    for peer in cluster.masters.values():
+        peer.on(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            lambda request: request.answer(ResponseCode.NO_PERMISSION, "User:u has no permission"),
+        )
+    with pytest.raises(Forbidden, match="User:u has no permission"):
+        await parts.reset("g", "T", StartFrom.LAST)
+    assert cluster.positions == {}
 
 
 async def test_a_position_that_cannot_be_set_is_told(cluster, parts):

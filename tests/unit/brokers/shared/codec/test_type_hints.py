@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brokers.capabilities import Redriven
 from brokers.shared.codec.calls import decode, encode
-from brokers.shared.codec.type_hints import kind_of
+from brokers.shared.codec.type_hints import hints_in_source, hints_of, kind_of
 from brokers.traits import OrderScope, Traits
 from popgate import lite, model
 from popgate.errors import IllegalFilter
@@ -83,3 +83,18 @@ class Empty:
 def test_what_has_no_way_to_travel_is_found_when_it_is_derived(hint: Any) -> None:
     with pytest.raises(TypeError):
         kind_of(hint)
+
+
+@pytest.mark.parametrize("kind", [*DOMAIN, Traits, Redriven], ids=lambda kind: kind.__name__)
+def test_the_source_has_the_hints_of_a_dataclass(kind: type) -> None:
+    assert hints_in_source(kind) == get_type_hints(kind)
+
+
+def test_a_compiled_dataclass_has_the_hints_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mypyc leaves `dict` of `dict[str, str]` in a class."""
+    wanted = get_type_hints(model.Message)
+    erased = {name: getattr(hint, "__origin__", hint) for name, hint in wanted.items()}
+    monkeypatch.setattr(model.Message, "__annotations__", erased)
+    assert hints_of(model.Message) == erased != wanted
+    monkeypatch.setattr(model, "__file__", f"{str(model.__file__).removesuffix('py')}cpython-311.so")
+    assert hints_of(model.Message) == wanted

@@ -244,6 +244,21 @@ async def test_who_stops_waiting_is_not_answered(stage: Stage) -> None:
     assert [one.cancelled() for one in peer.open] == [True]
 
 
+@pytest.mark.parametrize("stacks", [False, True])
+async def test_a_client_is_asked_what_it_runs_for_the_operator_of_a_cluster(
+    stage: Stage, stacks: bool
+) -> None:
+    body = ConsumerRunningInfo({"who": "me"}).encode()
+    peer = await client(stage, Command(0, body=body))
+    queries = stage.processor.client_queries
+    assert await queries.running_info("c@1", "readers", with_stacks=stacks) == body
+    ((code, fields, _),) = peer.asked
+    assert (code, fields["jstackEnable"]) == (INFO, str(stacks).lower())
+    for wrong in (Command(1, remark="no"), Command(0, body=b"{")):
+        peer.answers = lambda *_, wrong=wrong: wrong
+        assert await queries.running_info("c@1", "readers", with_stacks=stacks) is None
+
+
 async def test_producers_are_asked_nothing(stage: Stage) -> None:
     await client(stage, info("a stack"))
     (producer,) = stage.processor.clients.producers_in("makers")

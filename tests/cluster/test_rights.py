@@ -1,0 +1,285 @@
+"""Brokers that decide who may do what: the rights of docs/real-cluster.md suffice, and each is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+from popgate.testing.rocketmq.requests import addresses_known, ask
+
+from popgate.testing import GatewayProcess, running_gateway
+from popgate.testing.rocketmq import RocketMQ
+from popgate.wire.bodies.access import AccessEntry, AccessPolicy, AclInfo, UserInfo
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.signature import sign
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from tests.cluster.brokers import ACCOUNT
+from tests.cluster.calls import made, receive
+from tests.cluster.load import PATIENT, Client, Code, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NAME = "ruled"
+"""Of a topic and a group that clients use."""
+MADE = "made-"
+"""Names of topics and groups that operators create and delete begin so."""
+SECRET = "a-secret"
+
+TOPIC, GROUP, TOOLS = f"Topic:{NAME}", f"Group:{NAME}", "Group:TOOLS_CONSUMER"
+MADE_TOPICS, MADE_GROUPS, LETTERS = f"Topic:{MADE}*", f"Group:{MADE}*", f"Topic:%DLQ%{NAME}"
+SEND: set[tuple[str, ...]] = {(TOPIC, "Pub"), (TOPIC, "Get")}
+RECEIVE: set[tuple[str, ...]] = {(TOPIC, "Sub"), (TOPIC, "Get"), (GROUP, "Sub"), (GROUP, "Get")}
+NEEDED: dict[str, set[tuple[str, ...]]] = {
+    "route": {(TOPIC, "Get")},
+    "send": SEND,
+    "transaction": SEND,
+    "recall": SEND,
+    "receive": RECEIVE,
+    "dead-letter": RECEIVE,
+    "pull": {(TOPIC, "Sub"), (TOPIC, "Get"), (GROUP, "Get"), (TOOLS, "Sub")},
+    "positions": {(TOPIC, "Get"), (TOPIC, "Sub", "Update"), (GROUP, "Get"), (GROUP, "Sub", "Update")},
+    "create a topic": {(MADE_TOPICS, "Get"), (MADE_TOPICS, "Create")},
+    "create a group": set(),
+    "show a group": {(TOPIC, "Get"), (GROUP, "Get")},
+    "find": {(TOPIC, "Get")},
+    "reset": {(TOPIC, "Get"), (TOPIC, "Update"), (GROUP, "Get"), (GROUP, "Update")},
+    "count dead letters": {(GROUP, "Get"), (LETTERS, "Get"), (LETTERS, "Sub"), (TOOLS, "Sub")},
+    "delete a topic": {(MADE_TOPICS, "Delete")},
+    "delete a group": {(MADE_GROUPS, "Get"), (MADE_GROUPS, "Delete")},
+    "read settings": set(),
+}
+"""The rights that each operation needs: a resource and an action on it, or several of which one is enough."""
+ALTERNATIVES = sorted({need for needs in NEEDED.values() for need in needs})
+RIGHTS = sorted({(resource, action) for resource, *actions in ALTERNATIVES for action in actions})
+
+
+def signed(address: str, code: int, fields: Mapping[str, str], body: bytes) -> None:
+    response = ask(address, code, {**fields, **sign(fields, body, *ACCOUNT)}, body)
+    assert response.code == ResponseCode.SUCCESS, response.remark
+
+
+def add_user(cluster: RocketMQ, name: str, rights: Iterable[tuple[str, str]]) -> None:
+    """An account with these rights: pairs of a resource and an action."""
+    address = addresses_known(cluster.addresses[0])["broker-a"][0]
+    subject = f"User:{name}"
+    actions: dict[str, list[str]] = {}
+    for resource, action in rights:
+        actions.setdefault(resource, []).append(action)
+    entries = tuple(
+        AccessEntry(resource, tuple(allowed), (), "Allow") for resource, allowed in actions.items()
+    )
+    user = UserInfo(name, SECRET, "Normal", "enable")
+    signed(address, RequestCode.AUTH_CREATE_USER, {"username": name}, user.encode())
+    acl = AclInfo(subject, (AccessPolicy("Custom", entries),))
+    signed(address, RequestCode.AUTH_CREATE_ACL, {"subject": subject}, acl.encode())
+
+
+@contextlib.asynccontextmanager
+async def gateway_of(cluster: RocketMQ, name: str, secret: str) -> AsyncIterator[Site]:
+    account = ("--set", f"remote.access_key={name}", "--set", f"remote.secret_key={secret}")
+    options = ("--broker", cluster.url, *account)
+    async with running_gateway(options=options, environment=PATIENT) as gateway:
+        site = Site(gateway)
+        try:
+            yield site
+        finally:
+            await site.client.close()
+
+
+class Site:
+    """A gateway, and the operations of its clients and operators. Each returns why it was refused, or ""."""
+
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self.gateway = gateway
+        self.client = Client(gateway.endpoint, "somebody")
+
+    async def outcomes(self, administrator: Site, number: int) -> dict[str, str]:
+        """Why each operation was refused, by its name. `number` must be new in each call."""
+        post = functools.partial(self._admin, "POST")
+        get = functools.partial(self._admin, "GET")
+        delete = functools.partial(self._admin, "DELETE")
+        old, new = f"{MADE}{number}-old", f"{MADE}{number}-new"
+        await made(administrator.gateway, old)
+        operations: dict[str, Callable[[], Awaitable[str]]] = {
+            "route": self._route,
+            "send": self._send,
+            "transaction": self._transaction,
+            "recall": self._recall,
+            "receive": functools.partial(self._receive, administrator, self._acknowledge),
+            "dead-letter": functools.partial(self._receive, administrator, self._dead_letter),
+            "pull": self._pull,
+            "positions": self._positions,
+            "create a topic": lambda: post("topics", {"name": new}),
+            "create a group": lambda: post("groups", {"name": new}),
+            "show a group": lambda: get(f"groups/{NAME}"),
+            "find": lambda: get(f"topics/{NAME}/messages?key=k"),
+            "reset": lambda: post(f"groups/{NAME}/reset", {"to": "first", "topics": [NAME]}),
+            "count dead letters": lambda: get(f"groups/{NAME}/dead-letters"),
+            "delete a topic": lambda: delete(f"topics/{old}"),
+            "delete a group": lambda: delete(f"groups/{old}"),
+            "read settings": self._settings,
+        }
+        return {name: await operation() for name, operation in operations.items()}
+
+    async def _route(self) -> str:
+        return _refusal((await self.client.route(NAME)).status)
+
+    async def _send(self, **system: Any) -> str:
+        response = await self.client.send(NAME, "hello", **system)
+        self.sent = response.entries[0] if response.entries else None
+        return _refusal(response.status)
+
+    async def _transaction(self) -> str:
+        refusal = await self._send(message_type=pb.TRANSACTION)
+        if refusal or self.sent is None:
+            return refusal
+        request = rpc.EndTransactionRequest(
+            topic=pb.Resource(name=NAME),
+            message_id=self.sent.message_id,
+            transaction_id=self.sent.transaction_id,
+            resolution=pb.COMMIT,
+        )
+        return await self._call("EndTransaction", request)
+
+    async def _recall(self) -> str:
+        due = Timestamp(seconds=int(time.time()) + 3_600)
+        refusal = await self._send(message_type=pb.DELAY, delivery_timestamp=due)
+        if refusal or self.sent is None:
+            return refusal
+        topic, handle = pb.Resource(name=NAME), self.sent.recall_handle
+        return await self._call("RecallMessage", rpc.RecallMessageRequest(topic=topic, recall_handle=handle))
+
+    async def _receive(
+        self, administrator: Site, settle: Callable[[pb.SystemProperties], Awaitable[str]]
+    ) -> str:
+        assert not await administrator._send()
+
+        async def poll() -> list[pb.Message] | str:
+            messages, status = await self.client.stream("ReceiveMessage", receive(NAME, wait_s=5))
+            return messages or _refusal(status)
+
+        received = await until(poll)
+        return received if isinstance(received, str) else await settle(received[0].system_properties)
+
+    async def _acknowledge(self, message: pb.SystemProperties) -> str:
+        """After its invisible time was changed."""
+        topic = pb.Resource(name=NAME)
+        change = rpc.ChangeInvisibleDurationRequest(
+            topic=topic,
+            group=topic,
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+            invisible_duration=Duration(seconds=100),
+        )
+        changed = await self.client.call("ChangeInvisibleDuration", change)
+        if refusal := _refusal(changed.status):
+            return refusal
+        entry = rpc.AckMessageEntry(message_id=message.message_id, receipt_handle=changed.receipt_handle)
+        return await self._call(
+            "AckMessage", rpc.AckMessageRequest(topic=topic, group=topic, entries=[entry])
+        )
+
+    async def _dead_letter(self, message: pb.SystemProperties) -> str:
+        topic = pb.Resource(name=NAME)
+        request = rpc.ForwardMessageToDeadLetterQueueRequest(
+            topic=topic,
+            group=topic,
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+            delivery_attempt=1,
+            max_delivery_attempts=1,
+        )
+        return await self._call("ForwardMessageToDeadLetterQueue", request)
+
+    async def _pull(self) -> str:
+        request = rpc.PullMessageRequest(group=pb.Resource(name=NAME), message_queue=_QUEUE, batch_size=4)
+        return _refusal((await self.client.stream("PullMessage", request))[1])
+
+    async def _positions(self) -> str:
+        group = pb.Resource(name=NAME)
+        requests = {
+            "QueryOffset": rpc.QueryOffsetRequest(message_queue=_QUEUE, query_offset_policy=pb.END),
+            "UpdateOffset": rpc.UpdateOffsetRequest(message_queue=_QUEUE, group=group, offset=0),
+            "GetOffset": rpc.GetOffsetRequest(message_queue=_QUEUE, group=group),
+        }
+        refusals = [await self._call(name, request) for name, request in requests.items()]
+        return next(filter(None, refusals), "")
+
+    async def _call(self, name: str, request: Any) -> str:
+        return _refusal((await self.client.call(name, request)).status)
+
+    async def _settings(self) -> str:
+        """Of the brokers, for `popgate doctor`."""
+        (broker,) = json.loads(await self._response("GET", "cluster"))["brokers"]
+        return str(broker["settings_trouble"])
+
+    async def _admin(self, method: str, path: str, body: object = None) -> str:
+        try:
+            await self._response(method, path, body)
+        except urllib.error.HTTPError as error:
+            with error:
+                return str(json.loads(error.read())["message"])
+        return ""
+
+    async def _response(self, method: str, path: str, body: object = None) -> bytes:
+        """Raises HTTPError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.gateway.admin}/api/{path}", data, headers, method=method)
+
+        def read() -> bytes:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                content: bytes = response.read()
+            return content
+
+        return await asyncio.to_thread(read)
+
+
+_QUEUE = pb.MessageQueue(topic=pb.Resource(name=NAME), id=0, broker=pb.Broker(name="broker-a"))
+
+
+def _refusal(status: pb.Status) -> str:
+    return "" if status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) else str(status.message)
+
+
+def complaints(outcomes: Mapping[str, str], user: str, missing: tuple[str, ...]) -> list[str]:
+    """What differs from NEEDED: a refusal without a reason, none, or one that does not name the account."""
+    found = []
+    for operation, needs in NEEDED.items():
+        refusal = outcomes[operation]
+        if not any(need[0] in missing and set(need[1:]) <= set(missing) for need in needs):
+            if refusal:
+                found.append(f"{operation} was refused: {refusal}")
+        elif "NO_PERMISSION" not in refusal or f"User:{user} has no permission" not in refusal:
+            found.append(f"{operation} without {missing} returned {refusal!r}")
+    return found
+
+
+async def test_the_listed_rights_suffice_and_each_is_needed(ruled_cluster: RocketMQ) -> None:
+    """An account with all of them may do everything; without one exactly what needs it is refused."""
+    numbers = itertools.count()
+    wrong = []
+    async with gateway_of(ruled_cluster, *ACCOUNT) as administrator:
+        await made(administrator.gateway, NAME)
+        for missing in ((), *sorted({*RIGHTS, *ALTERNATIVES})):
+            number = next(numbers)
+            user = f"user-{number}"
+            rights = [(name, action) for name, action in RIGHTS if not {name, action} <= set(missing)]
+            await asyncio.to_thread(add_user, ruled_cluster, user, rights)
+            async with gateway_of(ruled_cluster, user, SECRET) as site:
+                outcomes = await site.outcomes(administrator, number)
+            print("without", missing, {name: refusal for name, refusal in outcomes.items() if refusal})
+            wrong += complaints(outcomes, user, missing)
+    assert not wrong, "\n".join(wrong)
