@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any
 
 import pytest
-from popgate.testing.rocketmq.requests import addresses_known, ask
 
 from popgate.testing import GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
+from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.bodies.access import AccessEntry, AccessPolicy, AclInfo, UserInfo
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.signature import sign
