@@ -21,7 +21,7 @@ class Allowance(Protocol):
     """The bytes that a request may buffer. The opener of the request releases it at the end."""
 
     def for_group(self, group: str) -> None:
-        """What is taken from here on is for this consumer group."""
+        """Attribute messages from here on to this consumer group."""
         ...
 
     def room(self) -> int:

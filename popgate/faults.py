@@ -60,7 +60,7 @@ class Happened:
 
 
 class Faults:
-    """The plan, and the record of what happened. `kill` ends the process; tests may give another one."""
+    """The plan, and the record of injected faults. `kill` ends the process; tests may replace it."""
 
     def __init__(self, seed: int, rules: Iterable[Rule], *, kill: Callable[[], None] | None = None) -> None:
         self.seed = seed
@@ -81,7 +81,7 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, *, kill: Callable[[], None] | None = None) -> Faults:
-        """Raises ValueError with a sentence for whoever wrote it: nothing is guessed, nothing ignored."""
+        """Parse a plan. Raises ValueError with a sentence: nothing is guessed or ignored."""
         parts = text.split(";")
         name, _, seed = parts[0].partition("=")
         if name != "seed" or not _COUNT.match(seed):

@@ -61,10 +61,10 @@ class Credentials:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def proves(self, secret: str) -> bool:
-        """Whether what was signed was signed with this secret, by HMAC-SHA1 as clients of every door do.
+        """Whether the signature was made with this secret, by HMAC-SHA1, as clients of every door sign.
 
-        The comparison takes the same time wherever the two differ. Nothing is proved without a signature,
-        nor with an empty secret. Source: protocol facts 1.3 and 5.12.
+        The comparison takes constant time. A missing signature and an empty secret prove nothing.
+        Source: protocol facts 1.3 and 5.12.
         """
         if not self.signature or not secret:
             return False
@@ -75,7 +75,7 @@ NO_CREDENTIALS = Credentials()
 
 
 class Authenticator(Protocol):
-    """Who is this?"""
+    """Authenticates callers."""
 
     def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
         """The caller; raises Unauthenticated."""

@@ -35,7 +35,7 @@ class MessageType(Enum):
 
 
 class Permission(IntFlag):
-    """What a topic allows; the values are RocketMQ's perm bits."""
+    """The permission of a topic; the values are RocketMQ's perm bits."""
 
     NONE = 0
     WRITE = 2
@@ -152,9 +152,9 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Sent:
-    """The broker has it. `transaction_id` and `recall_handle` are empty where they do not apply.
+    """The broker has stored the message. `transaction_id` and `recall_handle` are empty if they do not apply.
 
-    `commit_offset`: its place in the log of `store_host`; -1 and empty where nothing is told of it.
+    `commit_offset`: its place in the log of `store_host`; -1 and empty if unknown.
     """
 
     message_id: str
@@ -373,10 +373,10 @@ class EndTransaction:
 
 @dataclass(slots=True)
 class TransactionCheck:
-    """A broker's question: what became of this half message? `checks` counts them, this one included.
+    """A broker's question for the state of a half message. `checks` counts them, this one included.
 
     `message` is as it will be delivered: its own topic, body and properties. `place`: the numbers with
-    which a classic producer ends it; also `transaction_id` does.
+    which a classic producer ends it; `transaction_id` works as well.
     """
 
     topic: str

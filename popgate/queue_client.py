@@ -67,7 +67,7 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SendAnswer:
-    """Where what was sent lies: of a batch the ids of all, and the offset of the first."""
+    """Where the messages are stored: the ids of all messages of a batch, and the offset of the first."""
 
     message_ids: tuple[str, ...]
     queue: QueuePlace
@@ -94,7 +94,7 @@ class QueueClient:
     # -- where things are -----------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute:
-        """Raises TopicNotFound and what the connection raises."""
+        """Raises TopicNotFound, and the fault of the connection."""
         answer = self.connection.call(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
@@ -114,7 +114,7 @@ class QueueClient:
         )
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """Raises TopicNotFound and what the connection raises."""
+        """Raises TopicNotFound, and the fault of the connection."""
         body = self._good(self.connection.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}), topic).body
         try:
             return TopicConfig.decode(body)

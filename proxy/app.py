@@ -204,10 +204,10 @@ class App:
         self._told = self.processor.drain()
 
     async def drain(self, since: float | None = None, ends: float | None = None) -> None:
-        """Not ready any more; the doors take no new work and finish the old, so that `stop` ends in time.
+        """Report not ready, accept no new work, and finish requests in progress, so that `stop` ends in time.
 
-        `since`: when it was told to end, if that was not just now; `ends`: when it must be gone, if that is
-        not `drain_s` later. Before the doors close all is served on for `lame_duck_s`.
+        `since`: when the gateway was told to stop, by default now; `ends`: the deadline, by default
+        `drain_s` later. Before the doors close, all requests are served for `lame_duck_s`.
         """
         begin = self.clock.monotonic() if since is None else since
         ends = begin + self.drain_s if ends is None else ends

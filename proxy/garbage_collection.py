@@ -14,7 +14,7 @@ was found.
 
 
 def serve_long() -> None:
-    """What is loaded by now stays for good, and is not looked at again; the rest is looked at less often.
+    """Freeze loaded objects, and collect the rest less often.
 
     Measured with single sends through `benchmarks/load`: 0.9 of the CPU.
     """

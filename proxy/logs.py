@@ -64,9 +64,9 @@ class Sampling(logging.Filter):
 
 
 class Departures(logging.Filter):
-    """Takes clients that went while they were being answered for what they are: no errors.
+    """Suppresses the errors of clients that disconnect while they are being answered.
 
-    gRPC's core calls that an error raised by the method, with a traceback of its insides.
+    gRPC's core logs them as errors of the method, with a traceback of its internals.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -170,7 +170,7 @@ class _Numbered:
 def _first_things_first(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """When, how bad, where and what, in front of the values: people read JSON too."""
+    """Put time, level, logger and event before the values: people read JSON too."""
     heads = {key: event.pop(key) for key in ("timestamp", "level", "logger", "event") if key in event}
     return {**heads, **event}
 

@@ -7,7 +7,7 @@ from enum import Enum, unique
 
 @unique
 class Verdict(Enum):
-    """What became of a message that a client was made to consume."""
+    """The result of a message that a client was asked to consume."""
 
     CONSUMED = "consumed"
     FAILED = "failed"

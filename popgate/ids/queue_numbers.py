@@ -104,7 +104,7 @@ class QueueNumbers:
 
     @classmethod
     def decode(cls, text: str) -> QueueNumbers:
-        """Raises ValueError for what `encode` did not make."""
+        """Raises ValueError for a text that `encode` cannot have written."""
         if len(text) > _LONGEST_TEXT or _DEEPEST in text:
             raise ValueError("it is no record of queues: it is too long, or too deep")
         runs = json.loads(text)

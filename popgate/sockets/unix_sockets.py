@@ -60,7 +60,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """What the file at a path is known by; None: there is none."""
+    """The identity of the file at a path; None: there is none."""
     try:
         return _identity(path)
     except OSError:

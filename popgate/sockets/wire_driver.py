@@ -47,11 +47,11 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         """The connection is there."""
 
     def on_event(self, event: Event) -> None:
-        """The other side said something."""
+        """Handle an event from the peer."""
         raise TypeError(f"{type(self).__name__} does not say what an event means")
 
     def on_heard(self) -> None:
-        """Bytes came, before their events are told."""
+        """Called when bytes were received, before their events."""
 
     def on_nonsense(self, error: PeerWireError) -> None:
         """The other side broke the protocol; by default the connection is cut."""
@@ -65,7 +65,7 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         return self.wire.data_to_send()
 
     def write_soon(self) -> None:
-        """Write what there is before the loop waits again."""
+        """Schedule a write before the loop waits again."""
         if not self._due and not self.paused and self.transport is not None:
             self._due = True
             self.loop.call_soon(self._write)

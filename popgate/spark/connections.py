@@ -73,7 +73,7 @@ def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -
 
 
 def passes(error: SparkSourceError) -> bool:
-    """Whether what `client_of` raised is one of the `PASSING`."""
+    """Whether an error that `client_of` raised is temporary (`PASSING`)."""
     cause = error.__cause__
     return isinstance(cause, GatewayError) and cause.fault in PASSING
 
@@ -90,7 +90,7 @@ def _close_older(time_s: float) -> None:
 
 
 def _connected(options: Reaching, credentials: Credentials | None) -> BlockingConnection:
-    """To the first endpoint that takes a connection. Raises what the last one raised."""
+    """Connect to the first endpoint that accepts. Raises the error of the last one."""
     gateway = options.gateway
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
     context = None if gateway.tls is None else gateway.tls.context()

@@ -156,7 +156,7 @@ def serve_text(text: Callable[[], str], *, port: int, host: str = "127.0.0.1") -
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Nothing: who looks at figures is of no interest."""
+            """Suppress the access log."""
 
     server = ThreadingHTTPServer((host, port), Answer)
     threading.Thread(target=server.serve_forever, name="popgate-spark-metrics", daemon=True).start()

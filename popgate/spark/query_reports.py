@@ -41,7 +41,7 @@ Connect = Callable[[_Way], AbstractContextManager[QueueClient]]
 
 
 class QueryReporter:
-    """Reports the queries that it is told of, until it is closed."""
+    """Reports queries to a gateway until it is closed."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class QueryReporter:
             self._wake(report.query)
 
     def end(self, query: str) -> None:
-        """Tell that it has ended, where it was told of at all."""
+        """Report the end of a query, if it was reported at all."""
         with self._changed:
             last = self._last.pop(query, None)
             self._told_at.pop(query, None)
@@ -87,7 +87,7 @@ class QueryReporter:
                 self._wake(query)
 
     def close(self) -> None:
-        """Tell what is due, and nothing after that."""
+        """Send the pending reports and stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()

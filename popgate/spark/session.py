@@ -23,11 +23,12 @@ _NOT_SHIPPED: Final = frozenset({"_app", "testing", "__pycache__"})
 
 
 def session_settings(*, local_checkpoints: bool) -> dict[str, str]:
-    """What `rocketmq_session` sets, by Spark's names.
+    """The settings of `rocketmq_session`, by Spark's names.
 
-    Python's workers are spoken to over sockets in the file system, because the small answers of a task wait
-    for each other over TCP. State lies in RocksDB, of which a batch writes its changes. `local_checkpoints`:
-    Spark's default way to write a checkpoint starts a process for each file on a local disk.
+    Python workers communicate over Unix domain sockets, because over TCP the small responses of a task wait
+    for each other. State is stored in RocksDB, of which a batch writes its changes only.
+    `local_checkpoints`: Spark's default way to write a checkpoint starts a process for each file on a local
+    disk.
     """
     settings = {
         "spark.python.unix.domain.socket.enabled": "true",

@@ -38,7 +38,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What both writers do in a task."""
+    """Common to the tasks of both writers."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, streaming: bool) -> None:
         check_sink_columns(((field.name, field.dataType.simpleString()) for field in schema.fields), options)
@@ -88,7 +88,7 @@ class _Writing:
             commit_batch(self._options, [part_of(each) for each in parts])
 
     def _abort(self, messages: _Messages) -> None:
-        """What was sent stays sent. Spark calls this after a commit that failed, too, with all messages."""
+        """Sent messages stay. Spark also calls this after a failed commit, with all messages."""
         parts = [each for each in messages if isinstance(each, Written)]
         if self._options.transactional:
             drop_batch(self._options, [part_of(each) for each in parts], _log.warning)

@@ -72,7 +72,7 @@ def framed(message: bytes, *, flag: int = 0) -> bytes:
 
 
 def split(sent: bytes) -> Iterator[tuple[str, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame of what was sent, which is whole ones."""
+    """Kind, flags, stream and payload of each frame of the given bytes, which are complete frames."""
     at = 0
     while at < len(sent):
         size = int.from_bytes(sent[at : at + 3], "big")

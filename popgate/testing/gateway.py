@@ -52,7 +52,7 @@ CREATE_ON_USE = ("--set", "topics.auto_create=true", "--set", "groups.auto_creat
 
 
 class GatewayDidNotStart(Exception):
-    """The process ended, or was not ready in time; the text has what it printed."""
+    """The process ended, or was not ready in time; the text has its output."""
 
 
 class GatewayProcess:
@@ -120,12 +120,12 @@ class GatewayProcess:
 
     @property
     def output(self) -> str:
-        """What it printed to standard output so far."""
+        """Its standard output so far."""
         return "".join(self._out)
 
     @property
     def log(self) -> str:
-        """What it printed to standard error so far."""
+        """Its standard error so far."""
         return "".join(self._err)
 
     # -- its life ---------------------------------------------------------------------------------
@@ -314,9 +314,9 @@ class GatewayProcess:
                     time.sleep(0.1)
 
     def _heeding(self) -> Sequence[str]:
-        """What to put before a command, so that it heeds the signals that our own starter had ignored.
+        """A command prefix that restores the signals that the caller's parent had ignored.
 
-        `nohup` and shells that start jobs in the background have some ignored, and processes inherit that.
+        `nohup` and shells that start background jobs ignore some, and processes inherit that.
         """
         if all(signal.getsignal(number) != signal.SIG_IGN for number in _HEEDED):
             return ()

@@ -51,7 +51,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def digest(seed: str, sources: Sequence[Path], root: Path) -> str:
-    """A name for what is made from these files of `root` and a text."""
+    """A name derived from these files of `root` and a text."""
     made = hashlib.sha256(seed.encode())
     for source in sources:
         made.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
@@ -92,9 +92,9 @@ def run_tool(
     tries: int = 1,
     unless: Sequence[str] = (),
 ) -> None:
-    """Run a tool in a folder, so often until it ends well, but not again where it printed a text of `unless`.
+    """Run a tool in a folder until it succeeds; no retry if its output contains a text of `unless`.
 
-    All tries together take LONGEST_BUILD_S at most. Raises ToolFailed with the end of what it printed last.
+    All attempts together take LONGEST_BUILD_S at most. Raises ToolFailed with the end of the last output.
     """
     end = time.monotonic() + LONGEST_BUILD_S
     for number in range(1, tries + 1):

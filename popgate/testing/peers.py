@@ -50,7 +50,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         return answer
 
     def say(self, command: Command) -> None:
-        """Tell the client something that needs no answer."""
+        """Send the client a one-way command."""
         command.flag |= 2
         self.send(command)
 
@@ -61,7 +61,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         self.peer._heard(self)
 
     def leave(self) -> None:
-        """End it, and hear no more. It is over when the other side has noticed, and closed its end."""
+        """Close it gracefully: done when the other side has closed its end."""
         self.deaf = True
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -130,7 +130,7 @@ class ScriptedPeer:
         await self.stop()
 
     def on(self, code: int, script: Script) -> None:
-        """Answer requests of this code with what `script` makes of them; it may be async."""
+        """Answer requests of this code with the result of `script`, which may be async."""
         self._scripts[code] = script
 
     def of(self, code: int) -> list[Command]:
@@ -236,7 +236,7 @@ class ScriptedNameServer(ScriptedPeer):
         return data
 
     def add_topic(self, topic: str, *brokers: str, queues: int = 4, perm: int = 6) -> TopicRoute:
-        """A topic on brokers that are known, all of them if none is said."""
+        """Add a topic on known brokers; by default on all of them."""
         names = brokers or tuple(self.brokers)
         route = TopicRoute(
             tuple(QueueData(name, queues, queues, perm) for name in names),

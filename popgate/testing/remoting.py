@@ -101,7 +101,7 @@ class RemotingClient(WireDriver[RemotingWire, Command]):
         self.transport.write(data)
 
     async def next_asked(self) -> Command:
-        """What the server asks next."""
+        """The next request of the server."""
         async with asyncio.timeout(ANSWER_S):
             while not self.asked:
                 self._changed.clear()

@@ -170,7 +170,7 @@ def differing() -> tuple[Traits, Traits, list[str]]:
 
 
 def table() -> str:
-    """Raises KeyError for a trait that nobody has put into words."""
+    """Raises KeyError for a trait without a description."""
     embedded, remote, names = differing()
     lines = ["| | embedded broker | RocketMQ cluster |", "| --- | --- | --- |"]
     for name in names:
@@ -180,7 +180,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with its table made anew. Raises ValueError when its place is not marked."""
+    """The page with its table regenerated. Raises ValueError if its place is not marked."""
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -22,7 +22,7 @@ _TOML_KEY = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))
 
 
 class DeclarationWrong(Exception):
-    """A file cannot be used: what is wrong with it, a sentence each."""
+    """An invalid file, with a sentence for each fault."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("\n".join(sentences))

@@ -20,7 +20,7 @@ DEFAULT = "default"
 
 @dataclass(slots=True)
 class Declaration:
-    """What is to be so, by name: the fields that the admin port's /api/apply takes."""
+    """The desired state by name: the fields of the admin port's /api/apply."""
 
     source: Source
     topics: dict[str, dict[str, Any]]

@@ -47,7 +47,7 @@ class Deadline:
         return None if self.ends is None else max(self.ends - self._clock.monotonic(), 0.0)
 
     def after(self, part: float) -> float | None:
-        """When that part of what is left now is over."""
+        """The time at which that share of the remaining time is over."""
         left = self.left()
         return None if left is None else self._clock.monotonic() + left * part
 

@@ -11,7 +11,7 @@ from proxy.metrics.labels import OTHER, Capped
 
 
 class OfTopic:
-    """What was sent to a topic."""
+    """Counters of the sends to a topic."""
 
     __slots__ = ("failures", "messages", "seconds", "size")
 
@@ -26,7 +26,7 @@ class OfTopic:
 
 
 class OfGroup:
-    """What a group did with a topic. `seconds`: of its acknowledgements."""
+    """Counters of a group on a topic. `seconds`: of its acknowledgements."""
 
     __slots__ = (
         *("acked", "changed", "dead_lettered", "empty", "failures", "messages", "receives", "refused"),

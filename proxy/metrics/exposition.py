@@ -183,7 +183,7 @@ def _of_connections(door: str, calls: str, of: OfConnections) -> Iterator[tuple[
 
 @dataclass(slots=True, frozen=True)
 class _Moment:
-    """What is read on the loop; the rest of a scrape may be done elsewhere."""
+    """The values that are read on the loop; the rest of a scrape may run elsewhere."""
 
     calls: list[tuple[str, Histogram]]
     codes: list[tuple[tuple[str, str], int]]

@@ -38,7 +38,7 @@ _CUT_S = 5.0
 
 
 class Supervisor:
-    """Of `workers` processes. `staying`: what this process left to itself before it was loaded anew."""
+    """The supervisor of `workers` processes. `staying`: the state from before the program was re-executed."""
 
     def __init__(self, settings: Settings, workers: int, staying: Staying | None = None) -> None:
         self._settings = settings
@@ -145,7 +145,7 @@ class Supervisor:
         return member.generation != self._staying.generation
 
     def _tend(self) -> None:
-        """Do the next thing that brings the crew nearer to what it should be. Called after every event."""
+        """Take the next step towards the desired crew. Called after every event."""
         self._open()
         if self._processes.leaving:
             self._tend_leaving()

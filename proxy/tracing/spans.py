@@ -90,7 +90,7 @@ class Spans:
 
     @contextmanager
     def storing(self, topic: str, count: int, broker: str) -> Iterator[Span]:
-        """What the broker does of a send; a child of the span around it."""
+        """The broker's part of a send; a child of the span around it."""
         attributes: Told = {
             "messaging.system": "rocketmq",
             "messaging.operation.name": "store",

@@ -18,7 +18,7 @@ _SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Channel:
-    """One end. Nothing here waits: what cannot be written yet is kept, in order, and written by `flush`."""
+    """One end. Nothing here blocks: unwritten messages are queued, in order, and written by `flush`."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)

@@ -19,7 +19,7 @@ _MOST_REMEMBERED = 256
 
 
 def keep(folder: Path, number: int, lasting: str) -> None:
-    """Write down what a living member has counted so far. Raises OSError."""
+    """Write the counters of a running member to its file. Raises OSError."""
     _write(_own(folder, number), lasting)
 
 

@@ -24,7 +24,7 @@ _FEW_UNANSWERED = 2
 
 @unique
 class Role(Enum):
-    """What a process is for. A host has the embedded broker, which the workers reach over a socket."""
+    """The role of a process. A host has the embedded broker, which the workers reach over a socket."""
 
     WORKER = "worker"
     HOST = "host"
@@ -118,7 +118,7 @@ class Member:
             os.close(self.handed.pop(number)[1])
 
     def facts(self) -> dict[str, Any]:
-        """As the others are told of it."""
+        """The message about it to the other processes."""
         return {
             "number": self.number,
             "pid": self.pid,
@@ -186,7 +186,7 @@ class Backoff:
 
 
 def end_told(status: int) -> str:
-    """How a process ended, by the status that the system tells."""
+    """How a process ended, from its exit status."""
     code = -status
     if code > 0:
         try:

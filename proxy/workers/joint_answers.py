@@ -111,7 +111,7 @@ def _usefulness(part: Part) -> int:
 
 
 def _clients(own: Facts, others: Sequence[Facts]) -> Facts:
-    """A client may have connections to two of them: it is told once, as the one with its stream knows it."""
+    """A client with connections to two processes is listed once, as the one with its stream knows it."""
     known: dict[str, Facts] = {}
     for client in [client for facts in (own, *others) for client in facts.get("clients", ())]:
         before = known.get(client["client_id"])

@@ -34,9 +34,9 @@ _ANSWER_S = 1.0
 
 
 class _Connection(socket.socket):
-    """One that was handed over; whoever serves it closes it, and that is counted.
+    """A connection that was handed over; it is counted until its server closes it.
 
-    asyncio closes the socket in the end, uvloop takes its descriptor away and closes that.
+    asyncio closes the socket itself, uvloop detaches the descriptor and closes that.
     """
 
     __slots__ = ("_over",)
@@ -100,7 +100,7 @@ class _Handed:
 
 
 class Membership:
-    """What one process knows of its gateway. `attach` it to the loop before anything else is started."""
+    """One process's view of its gateway. `attach` it to the loop before anything else is started."""
 
     def __init__(self, post: Post) -> None:
         self.post = post
@@ -135,7 +135,7 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the gateway ends as a whole, and its broker with it: nobody else serves its clients."""
+        """Whether the gateway stops as a whole, with its broker: no other process serves its clients."""
         return self._told_alone or (self.orphaned and bool(self.post.broker))
 
     @property
@@ -179,7 +179,7 @@ class Membership:
         return await self.together.metrics(own) if outside else own
 
     def keep(self, text: bytes) -> None:
-        """What was counted lasts when this process ends."""
+        """Write the counters, so that they survive the end of this process."""
         with contextlib.suppress(OSError):
             counts.keep(self.post.folder, self.post.number, lasting(text.decode()))
 

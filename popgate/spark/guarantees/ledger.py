@@ -84,7 +84,7 @@ class Attempt:
 
 
 class Ledger:
-    """What one process knows of it. All methods raise SparkSourceError."""
+    """One process's view of the ledger. All methods raise SparkSourceError."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Ledger:
         return self._topic.asked(begin)
 
     def noted(self, opened: Opened) -> Noted:
-        """What is known of the topics that rows name, from before anything of the batch was sent to them."""
+        """The recorded end offsets of topics that rows name, from before any send of the batch."""
 
         def read(client: QueueClient) -> Noted:
             queue = self._topic.queue(client)
@@ -145,9 +145,9 @@ class Ledger:
     def note_ends(
         self, opened: Opened, attempt: Attempt, number: int, topics: Iterable[str], ends: Offsets
     ) -> None:
-        """Keep that for `noted`, before something is sent to these; `number`: which note of the task it is.
+        """Record the end offsets for `noted`, before any send there; `number`: the task's number of the note.
 
-        Raises SparkSourceError (LEDGER) as `check_owner`; what came in this one's place stays noted.
+        Raises SparkSourceError (LEDGER) as `check_owner`; a record that took this one's place stays valid.
         """
         note = Note(attempt.partition, number, frozenset(topics), ends, attempt.offset)
         fields = {"first": opened.first, **note.encode()}
@@ -278,10 +278,10 @@ class Ledger:
     def _state(
         self, client: QueueClient, queue: QueuePlace, own: set[str]
     ) -> tuple[tuple[Opened, bool] | None, int]:
-        """The last opening and whether it is done, None if there is none; and up to where was read.
+        """The last opening and whether it is done, None if there is none; and the offset read up to.
 
-        One of these tokens lost a race: it has what was the state before another one came. It counts only
-        where it is alone there, because a compaction took the others away.
+        A record whose driver lost a race contains the state before another one came. It counts only
+        where it is alone, because a compaction removed the others.
         """
         minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
         size = _WINDOW
@@ -359,7 +359,7 @@ class Ledger:
 
 
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:
-    """What is opened after that."""
+    """The next opening after that one."""
     if state is None:
         return Opened(token, -1, "", -1, 0, 0, begins, since_ms, first=token)
     last, is_done = state

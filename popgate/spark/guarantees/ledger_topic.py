@@ -37,7 +37,7 @@ _END_RESTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of this sink. `told` None: it was deleted by a record without a body."""
+    """A record of this sink, with its fields in `told`; None: deleted by a record without a body."""
 
     offset: int
     kind: str

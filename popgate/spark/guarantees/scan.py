@@ -62,7 +62,7 @@ class Scan:
         return self._looked.get(topic)
 
     def settle(self, seconds: float = SETTLE_S) -> None:
-        """Wait until what was sent shows."""
+        """Wait until sent messages are visible."""
         self._rest(seconds)
 
     def is_compacted(self, topic: str) -> bool:
@@ -77,7 +77,7 @@ class Scan:
         return asked(self._reading(topic), ask, connect=self._connect, rest=self._rest)
 
     def ids(self, topics: Iterable[str]) -> dict[str, set[str]]:
-        """Of each topic, whoever sent them: two topics may have messages of one id."""
+        """The ids by topic, from any sender: two topics may have messages with one id."""
         return {topic: self._ids_of_topic(topic) for topic in topics}
 
     # -- inside -----------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def check_sink_columns(schema: Iterable[tuple[str, str]], options: SinkOptions) 
 
 
 def _check_whole(names: list[str], options: SinkOptions) -> None:
-    """What is too little, or too much, together."""
+    """Check combinations: missing columns, and columns that exclude each other or an option."""
     if "body" not in names:
         raise SparkSourceError(Code.ILLEGAL_SCHEMA, "column body is missing, a binary or a string")
     if "topic" in names and options.topic:

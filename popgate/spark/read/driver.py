@@ -30,7 +30,7 @@ _MISSING_REST_S: Final = 1.0
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
-    """What a batch reads, as things are now. Raises SparkSourceError."""
+    """The plan of a batch query, from the current offsets. Raises SparkSourceError."""
 
     def ask(client: QueueClient) -> Plan:
         queues = queues_of(client, options)
@@ -76,7 +76,7 @@ class Stream:
         return self._initial
 
     def end_here(self) -> None:
-        """What comes from now on, and queues that appear, are out of sight."""
+        """Ignore later messages and new queues from now on."""
         self._last = self._ask(lambda client: client.maximums(self._queues(client)))
 
     def latest(self, start: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:

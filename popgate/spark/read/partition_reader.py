@@ -49,7 +49,7 @@ def batches(
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """What lies in the ranges, in their order. `rest` takes seconds. Raises SparkSourceError."""
+    """The messages of the ranges, in order. `rest` takes seconds. Raises SparkSourceError."""
     rows, size = options.number("arrowBatchRows"), options.number("arrowBatchBytes")
     for each in ranges:
         held: list[bytes] = []
@@ -77,7 +77,7 @@ def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
-    """Records that came from a range; what lies outside of it, or has another tag, is left out.
+    """Decode pulled records; those outside of the range, or with another tag, are left out.
 
     Raises SparkSourceError (DAMAGED).
     """

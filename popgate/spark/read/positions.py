@@ -68,7 +68,7 @@ def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
 def starts_of(
     client: QueueClient, options: SourceOptions, queues: Sequence[QueuePlace]
 ) -> dict[QueuePlace, int]:
-    """Where to begin on each queue. Raises SparkSourceError for what cannot be, and GatewayError."""
+    """The start of each queue. Raises SparkSourceError for an impossible position, and GatewayError."""
     position = options.start
     if position.where is Where.GROUP:
         committed = client.committed(options.group, queues)
@@ -119,7 +119,7 @@ def _resolved(
 def _by_time(
     client: QueueClient, options: SourceOptions, position: Position, queues: Sequence[QueuePlace], edge: str
 ) -> dict[QueuePlace, int]:
-    """The first offset stored at or after a time; queues that no time is told for are read as a whole."""
+    """The first offset stored at or after a time; queues without a time are read as a whole."""
     option = "startingOffsetsByTimestamp" if edge == "start" else "endingOffsetsByTimestamp"
     if position.where is Where.TIMES:
         _check_known(position.offsets, queues, option)

@@ -31,5 +31,5 @@ class PullSize:
         return min(given if self._asked % _TRIES else 2 * given, self._most)
 
     def learn(self, given: int) -> None:
-        """From the first answer to a pull of `next`, not from those to what it left."""
+        """Record the first response to a pull of `next`, not those to its remainder."""
         self._given.append(given)

@@ -69,7 +69,7 @@ def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: War
 
 
 def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:
-    """Ends of about `most` offsets in all, shared out by what queues have: at least one to each with any."""
+    """Ends for about `most` offsets in total, in proportion to the backlog: at least one per queue."""
     total = sum(max(end - begins[queue], 0) for queue, end in ends.items())
     if total <= most:
         return dict(ends)

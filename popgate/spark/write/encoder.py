@@ -124,7 +124,7 @@ class Encoder:
     # -- inside -----------------------------------------------------------------------------------
 
     def _keys_of(self, columns: _Columns) -> Callable[[int, int, str, bytes], str]:
-        """What finds the id of a row: its place in the batch, its number, its block and its body."""
+        """A function for the id of a row, from its place in the batch, its number, its block and its body."""
         name = self._options.dedupe_key
         if "message_id" in columns:
             given = list(columns.texts("message_id"))
@@ -151,7 +151,7 @@ class Encoder:
         return keyed
 
     def _ids_of(self, rows: PlainRows, first: int) -> tuple[bytes, bytes]:
-        """What all ids of plain rows begin with, and how they go on, one behind the other."""
+        """The common prefix of the ids of plain rows, and the rest of each, concatenated."""
         identity, by_contents = self._identity, self._digest is not None
         contents = digests(identity.content_hash(), *rows.contents()) if by_contents else []
         self.checksum = self.checksum + sum(int.from_bytes(each[:8], "big") for each in contents) & _LAST_U64
@@ -210,7 +210,7 @@ class _Columns:
         return [None if each is None else each // 1000 for each in micros]
 
     def keys(self, name: str) -> Sequence[bytes | None]:
-        """Values of a column that tells rows apart, as bytes: numbers as their digits."""
+        """The values of a key column as bytes; numbers as their digits."""
         column = self._batch.column(name)
         if pa.types.is_integer(column.type):
             return [None if each is None else b"%d" % each for each in column.to_pylist()]

@@ -32,12 +32,12 @@ class Identity:
 
     @property
     def batch_tag(self) -> str:
-        """What the ids of a batch begin with, those of all its partitions, when they are `by_contents`."""
+        """The prefix of all ids of a batch, in every partition, if they are `by_contents`."""
         return _OF_CONTENTS + _hash("batch", *self.write, self.sink_id).hexdigest()[:16].upper()
 
     @property
     def tag(self) -> str:
-        """What those of this partition begin with."""
+        """The prefix of the ids of this partition."""
         return f"{self.batch_tag}{self.partition:08X}"
 
     def partitions_of(self, ids: Iterable[str]) -> Iterator[int]:

@@ -44,7 +44,7 @@ class _NotPlain(Exception):
 
 
 def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | None:
-    """The rows of a batch when all are plain. `key`: the column that tells them apart; empty: none does."""
+    """The rows of a batch if all of them are plain. `key`: the key column; empty: none."""
     if (
         not _FEWEST <= batch.num_rows <= _MOST_ROWS
         or batch.get_total_buffer_size() > _MOST_BYTES
@@ -59,7 +59,7 @@ def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | No
 
 
 class PlainRows:
-    """What `plain_rows` found. Data and ends are bytes, and where each row of them begins and ends."""
+    """The result of `plain_rows`. Columns are bytes, with the start and the end of each row."""
 
     def __init__(self, batch: pa.RecordBatch, *, topic: str, key: str) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))

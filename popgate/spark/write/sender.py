@@ -136,7 +136,7 @@ class Sender:
                 self.add(piece)
 
     def _add_packed(self, rows: PackedRows) -> None:
-        """What `add` does with each of them, with many at a time."""
+        """`add` for each of them, many at a time."""
         topic, at = rows.topic, 0
         while at < len(rows):
             if self._compacted.get(topic) or not self._queues.get(topic):
@@ -205,7 +205,7 @@ class Sender:
             return False
 
     def _make_topic(self, row: Outgoing) -> None:
-        """Send the first message of a topic alone: before nobody knows which queues there will be."""
+        """Send the first message of a topic alone: its queues are unknown before."""
         brokers = self._asked(lambda client, _row: brokers_of_new_topics(client), row)
         if not brokers:
             raise self._failed(TopicNotFound(row.topic), f"row {row.number}", row.topic, 1)
@@ -246,7 +246,7 @@ class Sender:
             self._finish_oldest()
 
     def _begin(self, lot: Lot) -> None:
-        """Send it; that it could not be sent for now is told when it is waited for."""
+        """Send it; a temporary failure is reported when its response is awaited."""
         lot.times += 1
         lot.client = None
         try:
@@ -334,7 +334,7 @@ class Sender:
         self._rest(min(self._first_rest_s * 2 ** min(times - 1, 20), _LONGEST_REST_S))
 
     def _asked(self, work: Callable[[QueueClient, Outgoing], T], row: Outgoing) -> T:
-        """What `work` finds out; done again, when that may help."""
+        """The result of `work`, which is retried after temporary failures."""
         times = 0
         while True:
             times += 1

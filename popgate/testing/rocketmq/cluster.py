@@ -162,7 +162,7 @@ class RocketMQ:
         return made.start()
 
     def admin(self, *words: str) -> str:
-        """Run a command of mqadmin against the cluster; what it printed. Raises CalledProcessError."""
+        """Run a command of mqadmin against the cluster; returns its output. Raises CalledProcessError."""
         home = self.folder / "admin"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         command = [
@@ -257,7 +257,7 @@ class RocketMQ:
         return _written(server, "broker.conf", settings)
 
     def is_followed(self, name: str) -> bool:
-        """Whether the slaves of a broker have what its master has, so that it takes messages.
+        """Whether the slaves of a broker are in sync with its master, so that it accepts messages.
 
         Raises OSError, PeerWireError.
         """

@@ -243,7 +243,7 @@ class JavaServer:
             return self._says in output.read()
 
     def last_words(self) -> str:
-        """The end of what it printed and logged."""
+        """The end of its output and logs."""
         logs = sorted((self.folder / "home" / "logs").rglob("*.log"))
         files = [self.folder / "output.log", *(log for log in logs if log.stem in _MAIN_LOGS)]
         outputs = (

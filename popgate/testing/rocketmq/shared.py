@@ -57,7 +57,7 @@ class SharedRocketMQ:
 
 @contextlib.contextmanager
 def shared_rocketmq(version: str | None = None) -> Iterator[SharedRocketMQ]:
-    """The cluster that everybody shares, until the end of the block. Raises Missing, RocketMQDidNotStart."""
+    """The shared cluster, until the end of the block. Raises Missing, RocketMQDidNotStart."""
     version = version or chosen_version()
     jars(version)
     place = _place(version)

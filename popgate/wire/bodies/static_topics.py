@@ -73,7 +73,7 @@ class QueuePiece:
 class QueueMapping:
     """The logic queues that one broker leads: `current` has physical queue ids by logic ones.
 
-    `epoch` grows with each remap. `hosted` has the pieces of each logic queue, and is told only by the
+    `epoch` grows with each remap. `hosted` has the pieces of each logic queue, and is returned only by the
     broker itself (TopicQueueMappingDetail), not in routes.
     """
 

@@ -11,7 +11,7 @@ from enum import IntEnum, unique
 
 @unique
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The code of a request."""
 
     # Messages, offsets, clients.
     SEND_MESSAGE = 10
@@ -284,9 +284,9 @@ class ResponseCode(IntEnum):
 
 @unique
 class PortCode(IntEnum):
-    """Our own, between gateways that share one broker (`brokers.shared`): 770 000 to 770 999.
+    """Codes of this project, between gateways that share one broker (`brokers.shared`): 770 000 to 770 999.
 
-    RocketMQ's own numbers end far below. Up to 770 099 what keeps the two together, then the port's calls.
+    RocketMQ's own codes end far below. Those up to 770 099 maintain the connection, the others call the port.
     """
 
     HELLO = 770_000

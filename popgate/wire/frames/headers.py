@@ -51,7 +51,7 @@ Header = tuple[int, str, int, int, int, str, dict[str, str]]
 
 
 def decode_header(serialization: int, data: bytes) -> Header:
-    """Read a header. Raises PeerWireError for an unknown encoding, damage, and what is above the limits."""
+    """Decode a header. Raises PeerWireError for an unknown encoding, damage, and values above the limits."""
     if len(data) > LONGEST_HEADER:
         raise PeerWireError(f"a header has {len(data)} bytes, the limit is {LONGEST_HEADER}")
     if not 0 <= serialization < len(DECODERS):
@@ -69,7 +69,7 @@ def encode_header(
     remark: str,
     fields: Mapping[str, str],
 ) -> bytes:
-    """Write a header. Raises LocalWireError for what does not fit into the encoding."""
+    """Encode a header. Raises LocalWireError for values that do not fit into the encoding."""
     if serialization == _JSON:
         data = _encode_json(code, language, version, opaque, flag, remark, fields)
     else:

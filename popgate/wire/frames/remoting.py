@@ -61,7 +61,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer, so that none may be sent."""
+        """Whether the sender expects no response, so that none may be sent."""
         return self.flag & IS_ONEWAY != 0
 
     def answer(
@@ -80,7 +80,7 @@ class Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """The whole frame. Raises LocalWireError for what does not fit into it."""
+    """The whole frame. Raises LocalWireError for values that do not fit into it."""
     serialization, body = command.serialization, command.body
     header = encode_header(
         serialization,

@@ -49,14 +49,14 @@ def loads(data: bytes) -> Any:
 
 
 def object_key(table: Mapping[str, Any]) -> ObjectKey:
-    """The key for an object in what `dumps_keyed` writes; its values are text and numbers."""
+    """An object as a key for `dumps_keyed`; its values are text and numbers."""
     return tuple(sorted(table.items()))
 
 
 def dumps_keyed(value: Any) -> bytes:
     """As `dumps`, also for dicts whose keys are ObjectKeys: those are written as fastjson does.
 
-    Raises LocalWireError for what cannot be written.
+    Raises LocalWireError for values that cannot be written.
     """
     if isinstance(value, dict):
         return b"{%b}" % b",".join(
@@ -110,7 +110,7 @@ class _Reader:
         return ValueError(f"unexpected at character {self._at}")
 
     def next_character(self) -> str:
-        """What stands after the space, which is skipped; empty at the end."""
+        """Skip spaces and return the next character; empty at the end."""
         space = _skip_space(self._text, self._at)
         if space is not None:
             self._at = space.end()

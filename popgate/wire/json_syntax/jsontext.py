@@ -51,7 +51,7 @@ def loads_plain(data: bytes) -> Any:
 def dumps_plain(value: Any) -> bytes:
     """JSON text for dicts with text keys, lists, text, numbers, truth values and None.
 
-    Raises LocalWireError for what cannot be written.
+    Raises LocalWireError for values that cannot be written.
     """
     try:
         return _encode(value).encode()

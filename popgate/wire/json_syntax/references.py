@@ -23,8 +23,7 @@ _match_step = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\[(['\"])(.*?)\3\]").matc
 def resolve_references(value: Any) -> Any:
     """The value with all references replaced, in place.
 
-    Raises PeerWireError for a reference to nothing, to itself or to what it is part of, and for
-    values that unfold to too much.
+    Raises PeerWireError for dangling and cyclic references, and for values that expand beyond the limits.
     """
     return _Resolver(value).resolve(value, 0)[0]
 
@@ -45,7 +44,7 @@ class _Resolver:
         self._open: set[int] = set()
 
     def resolve(self, value: Any, depth: int) -> tuple[Any, int, int]:
-        """What to put in the place of the value, its unfolded size, and its unfolded height."""
+        """The replacement of the value, its expanded size, and its expanded height."""
         value = self._follow(value)
         if value.__class__ is not dict and value.__class__ is not list:
             return value, 1, 0
@@ -78,7 +77,7 @@ class _Resolver:
         return size, height
 
     def _follow(self, value: Any) -> Any:
-        """The value itself, or what it refers to."""
+        """The value itself, or the referenced one."""
         for _ in range(_LONGEST_CHAIN):
             path = _path_of(value)
             if path is None:

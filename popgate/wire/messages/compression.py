@@ -47,9 +47,9 @@ def compression_of(body: bytes) -> Compression | None:
 
 
 def decompress(body: bytes, limit: int) -> bytes:
-    """The plain body, of at most `limit` bytes; no more than that is ever unpacked.
+    """The plain body, of at most `limit` bytes; no more than that is ever decompressed.
 
-    Raises PeerWireError for what is damaged, cut off, too large, or compressed in no known way,
+    Raises PeerWireError for a body that is damaged, truncated, too large, or of unknown compression,
     and Unsupported when the package for it is not installed.
     """
     kind = compression_of(body)

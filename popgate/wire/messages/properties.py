@@ -105,9 +105,9 @@ though it counts as stored. Source: RocketMQ 5.3.3, MessageExtEncoder.encode(Mes
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The block of these properties; pairs with an empty key or value are left out, they cannot be told.
+    """The block of these properties; pairs with an empty key or value are left out, as the format has none.
 
-    Raises LocalWireError when a separator (0x01, 0x02) stands inside a key or a value: names and
+    Raises LocalWireError for a separator (0x01, 0x02) inside a key or a value: names and
     values from outside are checked before.
     """
     pairs = [f"{key}\x01{value}" for key, value in properties.items() if key and value]

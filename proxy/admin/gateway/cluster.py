@@ -28,7 +28,7 @@ _FIGURES = {
 
 
 class Cluster:
-    """`settings`: what of this gateway's own settings belongs to the picture."""
+    """`settings`: the settings of this gateway that are shown with the cluster."""
 
     def __init__(self, broker: Broker, settings: Callable[[], Mapping[str, object]]) -> None:
         self._broker = broker

@@ -150,7 +150,7 @@ class AdminServer:
         self._draining = True
 
     async def stop(self) -> None:
-        """Who was handed over a moment ago gets an answer: its request is on the way."""
+        """Connections that were handed over a moment ago are answered: their request is on the way."""
         if self.before_stop is not None:
             await self.before_stop()
         ends = asyncio.get_running_loop().time() + _UNASKED_S
@@ -161,7 +161,7 @@ class AdminServer:
         self.address = ""
 
     def _has_unasked(self) -> bool:
-        """Whether there are any. Who has gone is forgotten."""
+        """Whether there are any. Closed ones are removed."""
         self._unasked = {request for request in self._unasked if request.transport is not None}
         return bool(self._unasked or self._adopting)
 

@@ -155,7 +155,7 @@ def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
 
 
 def _settings(brokers: Sequence[Told]) -> Iterator[Finding]:
-    """What clients may ask for and brokers may have switched off."""
+    """Features that clients may need and brokers may have disabled."""
     shown = [broker for broker in brokers if broker["role"] == "master" and broker["settings"]]
     for check, setting, wanted, without, advice in _SWITCHES:
         off = [broker for broker in shown if broker["settings"].get(setting, wanted) != wanted]
@@ -229,7 +229,7 @@ _ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
 
 
 def _copies(brokers: Sequence[Told]) -> Iterator[Finding]:
-    """Whether what is answered outlives its master, where there are brokers that could keep it."""
+    """Whether acknowledged messages survive their master, if there are brokers that could keep them."""
     followed = {(broker["cluster"], broker["name"]) for broker in brokers if broker["role"] != "master"}
     for broker in brokers:
         settings = broker["settings"]

@@ -136,7 +136,7 @@ def _known(admin: str) -> str:
 
 
 def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
-    """Delete what the look has made; without an admin address it stays, and is used again."""
+    """Delete the topic and group of the checks; without an admin address they stay, and are used again."""
     for kind, name in made:
         with contextlib.suppress(Failure), Gateway(admin) as gateway:
             gateway.delete(kind, name)
