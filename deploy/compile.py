@@ -72,8 +72,8 @@ INTERPRETED = {
         protocols/entrances.py
     """,
     "they inherit from several classes": """
-        brokers/capabilities.py brokers/dead_letters.py brokers/embedded/broker.py brokers/port.py
-        brokers/relay.py brokers/resets.py
+        brokers/capabilities.py brokers/client_registration.py brokers/dead_letters.py
+        brokers/embedded/broker.py brokers/port.py brokers/relay.py brokers/resets.py
     """,
     "asynchronous generators, which mypyc has not": """
         brokers/remote/access/keyed_lock.py processors/consume/resets.py protocols/grpc/caller.py

@@ -15,9 +15,9 @@ from brokers.capabilities import (
     LiteTopics,
     ReclaimsRetries,
     RedrivesDeadLetters,
-    RegistersClients,
     TellsConsumers,
 )
+from brokers.client_registration import RegistersClients
 from brokers.port import Broker, CheckHandler
 from brokers.relay import AsksGateways
 from brokers.shared.codec.calls import CHECK, DONE, END_TRANSACTION, GONE, decode

@@ -1,12 +1,12 @@
 """A broker whose cluster knows its clients is told of those of this replica, and may ask them.
 
-A broker may want to know or not (`brokers.capabilities.RegistersClients`). Any replica may be
+A broker may want to know or not (`brokers.client_registration.RegistersClients`). Any replica may be
 asked what became of a half message only because each registers its producers (any-replica, section 2).
 """
 
 from __future__ import annotations
 
-from brokers.capabilities import ConnectedClient, RegistersClients
+from brokers.client_registration import ConnectedClient, RegistersClients
 from brokers.port import Broker
 from popgate.groups.verdict import Verdict
 from popgate.model import StoredMessage

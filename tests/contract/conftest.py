@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from brokers.capabilities import ConnectedClient, RegistersClients
+from brokers.client_registration import ConnectedClient, RegistersClients
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability

@@ -8,13 +8,8 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from brokers.capabilities import (
-    CarriesReplies,
-    ConnectedClient,
-    GroupMember,
-    RegistersClients,
-    TellsConsumers,
-)
+from brokers.capabilities import CarriesReplies, GroupMember, TellsConsumers
+from brokers.client_registration import ConnectedClient, RegistersClients
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.model import FilterKind, Reading

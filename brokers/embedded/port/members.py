@@ -9,14 +9,12 @@ import inspect
 from collections.abc import Callable
 
 from brokers.capabilities import (
-    AsksClients,
     CarriesReplies,
-    ConnectedClient,
     GroupMember,
-    RegistersClients,
     ReplyHandler,
     TellsConsumers,
 )
+from brokers.client_registration import AsksClients, ConnectedClient, RegistersClients
 from brokers.embedded.engine.facet import Facet
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from brokers.remote.cluster.routes import Routes
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.wire.bodies.routes import BrokerData

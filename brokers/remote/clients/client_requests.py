@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokers.capabilities import AsksClients, ConnectedClient
+from brokers.client_registration import AsksClients, ConnectedClient
 from brokers.remote.clients.heartbeats import consume_type_of, subscriptions_of
 from brokers.remote.clients.registry import ClientRegistry
 from brokers.remote.cluster.routes import Routes

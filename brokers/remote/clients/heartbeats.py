@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
+from brokers.client_registration import ConnectedClient
 from brokers.remote.clients.link_slots import Membership, Role
 from popgate.ids.hashes import java_hash
 from popgate.model import FilterKind, Reading

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
+from brokers.client_registration import AsksClients, ConnectedClient, RegistersClients
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.client_requests import ClientRequests
 from brokers.remote.clients.registry import ClientRegistry
 
 
 class ClientRegistration(RegistersClients):
-    """`brokers.capabilities.RegistersClients`."""
+    """`brokers.client_registration.RegistersClients`."""
 
     def __init__(self, access: ClusterAccess) -> None:
         shared = access.connections, access.routes, access.settings, access.clock

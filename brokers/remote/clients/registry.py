@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
+from brokers.client_registration import ConnectedClient
 from brokers.remote.clients.brokers_of_client import addresses_of
 from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
 from brokers.remote.clients.link_slots import LinkSlots, Membership, Role

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from brokers.capabilities import AsksClients, ConnectedClient, GroupMember, ReplyHandler
+from brokers.capabilities import GroupMember, ReplyHandler
+from brokers.client_registration import AsksClients, ConnectedClient
 from brokers.relay import MOST_COMMANDS, MOST_OF_GATEWAY, CommandHandler, Relayed
 from brokers.shared.codec.calls import (
     ASK_GATEWAYS,

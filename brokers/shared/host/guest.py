@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from brokers.capabilities import LiteTopics, RegistersClients
+from brokers.capabilities import LiteTopics
 from brokers.channel import Channel
+from brokers.client_registration import RegistersClients
 from brokers.relay import BrokerAnswer
 from brokers.shared.codec.calls import CALLS, CHECK, DONE, FAILED, GONE, LEFT, decode, encode
 from brokers.shared.codec.errors import ERROR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from brokers.relay import BrokerAnswer
 from brokers.shared.codec.kinds import Kind
 from brokers.shared.codec.type_hints import kind_of

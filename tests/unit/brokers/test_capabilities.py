@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers import batches, capabilities, dead_letters, numbering, relay, resets
+from brokers import batches, capabilities, client_registration, dead_letters, numbering, relay, resets
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.port import Broker
 from brokers.remote.broker import RemoteBroker
@@ -16,7 +16,7 @@ from popgate.clock import SystemClock
 
 KINDS = {
     kind
-    for module in (batches, capabilities, dead_letters, numbering, relay, resets)
+    for module in (batches, capabilities, client_registration, dead_letters, numbering, relay, resets)
     for kind in vars(module).values()
     if isinstance(kind, type)
     and kind.__module__ == module.__name__
@@ -29,7 +29,7 @@ OF_CLUSTERS = {
     capabilities.FindsByPlace,
     capabilities.LeasesQueues,
     capabilities.ReclaimsRetries,
-    capabilities.RegistersClients,
+    client_registration.RegistersClients,
     capabilities.TellsAbsence,
     capabilities.TellsBrokers,
     capabilities.TellsCluster,
@@ -47,7 +47,7 @@ OF_ONE_STORE = {
     capabilities.LiteTopics,
     capabilities.ReclaimsRetries,
     capabilities.RedrivesDeadLetters,
-    capabilities.RegistersClients,
+    client_registration.RegistersClients,
     capabilities.TakesBackups,
     capabilities.TellsConsumers,
     dead_letters.ReportsDeadLetters,

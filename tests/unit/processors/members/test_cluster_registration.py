@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
+from brokers.client_registration import AsksClients, ConnectedClient, RegistersClients
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound
 from popgate.groups.verdict import Verdict

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import ConnectedClient, GroupMember, RegistersClients, TellsConsumers
+from brokers.capabilities import GroupMember, TellsConsumers
+from brokers.client_registration import ConnectedClient, RegistersClients
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, Forbidden, IllegalGroup
 from popgate.kinds import Action

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from popgate.model import Reading
 from popgate.testing.clock import MovableClock
 from popgate.wire.bodies.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, HeartbeatData

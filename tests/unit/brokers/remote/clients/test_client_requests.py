@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from popgate.errors import ClientTimeout, GatewayError
 from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, StoredMessage

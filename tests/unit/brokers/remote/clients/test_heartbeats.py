@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, speaker_of, subscriptions_of
 from brokers.remote.clients.link_slots import Membership, Role
 from popgate.model import FilterKind

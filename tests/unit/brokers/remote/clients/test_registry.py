@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import ConnectedClient
+from brokers.client_registration import ConnectedClient
 from brokers.remote.clients.heartbeats import MEMBER_VERSION
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.model import FilterKind, Reading

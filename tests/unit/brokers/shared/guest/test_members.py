@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import (
-    CarriesReplies,
-    ConnectedClient,
-    GroupMember,
-    RegistersClients,
-    TellsConsumers,
-)
+from brokers.capabilities import CarriesReplies, GroupMember, TellsConsumers
+from brokers.client_registration import ConnectedClient, RegistersClients
 from brokers.embedded.port.members import Membership
 from popgate.errors import BrokerBusy, NotFound
 from popgate.model import Message
