@@ -19,7 +19,7 @@ from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
 from popgate.groups.retry_policy import RetryPolicy as RetryPolicy
 
 PRIORITY_FACTOR = "priority.factor"
-"""Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""
+"""Attribute of a group: the percentage of pops that go by priority; 100 by default."""
 
 
 @unique
@@ -78,7 +78,7 @@ class Filter(Protocol):
     kind: FilterKind
     expression: str
     everything: bool
-    """True when every message passes, so that nobody needs to look."""
+    """Whether every message passes, so that evaluation can be skipped."""
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with this stored properties block passes."""

@@ -28,7 +28,7 @@ from popgate.wire.messages.batches import encode_batch
 from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The consumer group that every broker has from the start; who reads under it needs none of its own."""
+"""The consumer group that every broker has from the start, for readers without a group of their own."""
 PRODUCER_GROUP: Final = "popgate"
 _SUBSCRIPTION: Final = 4
 _NO_DELAY_QUEUES: Final = "4"

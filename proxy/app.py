@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logger("popgate.app")
 _BROKER_S = 0.25
-"""What the broker gets also where no time is left: a store that was closed well opens sooner."""
+"""The minimum time for closing the broker: a store that was closed cleanly opens faster."""
 
 
 class CannotStart(Exception):
@@ -72,7 +72,8 @@ class App:
     clock: Clock
     drain_s: float
     lame_duck_s: float = 0.0
-    """Of `drain_s`, what it first serves on; of several processes their supervisor sees to it."""
+    """The part of `drain_s` in which it serves normally; with several processes the supervisor handles
+    that."""
     state: State = "starting"
     deadline: Deadline = field(init=False)
     _told: int = 0

@@ -11,6 +11,6 @@ class Verdict(Enum):
 
     CONSUMED = "consumed"
     FAILED = "failed"
-    """Its listener said so, or raised."""
+    """The listener returned failure, or raised."""
     CORRUPTED = "corrupted"
     """The client could not read the message."""

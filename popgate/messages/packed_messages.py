@@ -29,7 +29,7 @@ class PackedMessages:
     sys_flag: int = 0
     producer_group: str = ""
     origins: Sequence[tuple[int, str]] = ()
-    """When and where each was born, in ms and as "ip:port"; empty: only the properties tell."""
+    """Birth time in ms and host ("ip:port") of each; empty: only the properties have them."""
     keys: Sequence[Sequence[str]] = ()
     """The keys of each; empty like `origins`."""
     broker: str = ""

@@ -23,7 +23,7 @@ PASSING = frozenset(
 )
 """Faults that may be gone when the same is asked or sent again."""
 _LONGEST_IDLE_S: Final = 60.0
-"""The door closes connections that say nothing for two minutes, and what lies between may be quicker."""
+"""The door closes connections that are silent for two minutes; proxies in between may be quicker."""
 
 
 class Reaching(Protocol):

@@ -59,14 +59,14 @@ class QueryReporter:
         self._last: dict[str, tuple[QueryReport, float]] = {}
         """The last report of each query that runs, and when it was made."""
         self._told_at: dict[str, float] = {}
-        """When each query that runs was told of last, by the real time."""
+        """The time of the last report of each running query, on the real clock."""
         self._due: dict[str, None] = {}
-        """Queries of which something is to be told, in their order."""
+        """Queries with a pending report, in order."""
         self._ended: dict[str, QueryReport] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
         self._failing: set[str] = set()
-        """Queries of which the log says already that no report is taken."""
+        """Queries whose failing reports were logged already."""
 
     def put(self, report: QueryReport) -> None:
         """Send this report soon, and repeatedly, in place of the query's earlier one."""

@@ -19,7 +19,7 @@ from popgate.spark.source import RocketMQDataSource
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_SHIPPED: Final = frozenset({"_app", "testing", "__pycache__"})
-"""Folders of the package that no task needs: the gateway itself, and what tests use."""
+"""Folders of the package that tasks do not need: the gateway itself, and test support."""
 
 
 def session_settings(*, local_checkpoints: bool) -> dict[str, str]:

@@ -30,7 +30,7 @@ class MovableClock:
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic: float = 1_000.0) -> None:
         self._monotonic_ns = round(monotonic * _NS)
         self._wall_ns = now_ms * 1_000_000 - self._monotonic_ns
-        """What to add to the monotonic time for the wall clock's."""
+        """The offset from the monotonic time to the wall clock."""
         self._alarms: list[tuple[int, int, _Alarm]] = []
         self._count = itertools.count()
 

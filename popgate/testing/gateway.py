@@ -31,7 +31,7 @@ _STARTS_WITHIN_S = 240.0
 _STOPS_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 60.0
 _GONE_WITHIN_S = 240.0
-"""For who asks how it ended: on a machine that does much else it takes its time."""
+"""The timeout for the exit status: a busy machine takes its time."""
 _FREED_WITHIN_S = 100.0
 """A port: the system keeps that of a connection that has ended for a minute."""
 _HEEDED = (signal.SIGHUP, signal.SIGINT) if sys.platform != "win32" else ()
@@ -94,7 +94,7 @@ class GatewayProcess:
         self._python = python
         self._process: subprocess.Popen[str] | None = None
         self._comes_after = False
-        """Whether the one before it has ended, so that nobody should have its ports."""
+        """Whether its predecessor has ended, so that its ports are not free for others."""
         self._out: deque[str] = deque(maxlen=_LINES_KEPT)
         self._err: deque[str] = deque(maxlen=_LINES_KEPT)
         self._readers: list[threading.Thread] = []

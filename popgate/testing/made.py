@@ -22,7 +22,7 @@ LONGEST_BUILD_S = 1_500.0
 """A cold build of the largest thing, on a busy machine of two cores, and then some; with all its tries."""
 _LONGEST_REPORT = 3_000
 FETCH_TRIES = 4
-"""For what asks a registry: one that does not answer, or refuses for a moment, is asked again."""
+"""Attempts of downloads: a registry may be unreachable or refuse for a moment."""
 _REST_S = 5.0
 """After the first try; after each further one twice as long."""
 

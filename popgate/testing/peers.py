@@ -34,7 +34,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         self.opaque = 0
         self.asked: dict[int, asyncio.Future[Command]] = {}
         self.deaf = False
-        """Whether nobody is there any more who would hear."""
+        """Whether received data is discarded."""
 
     def send(self, command: Command) -> None:
         self.wire.send(command)

@@ -22,7 +22,7 @@ BEGIN = (
 )
 END = "<!-- The end of what is made. -->"
 NOT_TOLD = frozenset({"chooses_queues", "stands_apart", "stores_packed"})
-"""Traits of which clients and operators see nothing in what is stored and delivered."""
+"""Traits with no effect that clients or operators could see."""
 
 
 def _span(milliseconds: int) -> str:
@@ -153,7 +153,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         lambda value: f"at most {_span(value)} later",
     ),
 }
-"""By trait: what it is about, and the embedded broker's and a cluster's side of it."""
+"""By trait: its subject, and its description for the embedded broker and for a cluster."""
 
 
 def differing() -> tuple[Traits, Traits, list[str]]:

@@ -15,7 +15,7 @@ from proxy.config.units import parse_duration, parse_size
 from proxy.declaring.sources import DeclarationWrong, Path, Source
 
 DEFAULT = "default"
-"""What stands for 'as the gateway is set'."""
+"""Stands for the gateway's default."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Declaration:
 
 
 Reader = Callable[[Any], Any]
-"""A value as the admin port wants it. Raises ValueError with what is allowed."""
+"""Converts a value for the admin port. Raises ValueError with the allowed values."""
 
 
 def check(source: Source) -> Declaration:

@@ -122,7 +122,7 @@ class OfSniffing(OfConnections):
     def __init__(self) -> None:
         super().__init__()
         self.protocols: dict[tuple[str, str], int] = {}
-        """Connections by what they speak, and whether inside of TLS."""
+        """Connections by protocol, and whether inside TLS."""
 
     def found(self, protocol: str, secured: bool) -> None:
         key = (protocol, "yes" if secured else "no")

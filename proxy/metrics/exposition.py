@@ -32,7 +32,7 @@ from proxy.metrics.names import SPECS
 from proxy.metrics.spec import Spec
 
 _FEW = 50
-"""Topics and groups of which the text is a matter of a few milliseconds."""
+"""The number of topics and groups that are rendered within a few milliseconds."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -70,7 +70,7 @@ _STANDING_GAUGES: tuple[tuple[str, str], ...] = (
 )
 
 _ALWAYS_TOLD = frozenset({"lag", "unread", "free"})
-"""Of standings also by brokers that tell nobody what is held; their other figures would be invented."""
+"""Known even if a broker does not report held messages; other values would be invented."""
 
 _STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
     ("popgate_group_redeliveries_total", lambda standing: standing.redelivered),

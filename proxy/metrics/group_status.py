@@ -28,7 +28,7 @@ class Standings:
     def __init__(self, *, most: int, now: Callable[[], float]) -> None:
         self.ask: Ask | None = None
         self.whole = True
-        """Whether the broker tells what is held; see `Traits.tells_deliveries`."""
+        """Whether the broker reports held messages; see `Traits.tells_deliveries`."""
         self.others = Sum()
         self._most = most
         self._now = now

@@ -74,7 +74,7 @@ _NARROWER: Final[Mapping[str, Mapping[str, Any]]] = {
     "dashboard.labels": {"type": "object", "additionalProperties": {"type": "string"}},
     **{f"doors.{door}.{name}": rule for door in ("grpc", "remoting") for name, rule in _DOOR.items()},
 }
-"""What the defaults do not show, by the value's path."""
+"""Constraints that the defaults do not show, by the value's path."""
 
 _KEYWORDS: Final = frozenset(
     {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _RESTART: Final = frozenset({"share_broker"})
-"""What a supervisor keeps: the place at which its processes reach the broker."""
+"""Settings that a supervisor keeps: the address at which its processes reach the broker."""
 
 
 class CrewReloads:

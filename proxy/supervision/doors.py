@@ -19,7 +19,7 @@ _REST_S = 0.05
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Hand = Callable[[int, int], bool]
-"""Hand a connection to the door of a number on, by its descriptor; False: nobody can take it now."""
+"""Pass a connection to the door of a number, by its descriptor; False: no process can take it now."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class _Bound:
     only_held: bool
     open: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
-    """Accepted, and nobody had room for it."""
+    """Accepted connections that no process can take yet."""
     resting: bool = False
     """It is looked at again in a moment."""
     identity: tuple[int, int] | None = None
-    """What the file of a socket in the file system is known by."""
+    """The identity of the socket's file."""
 
 
 class Doors:

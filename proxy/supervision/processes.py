@@ -26,13 +26,13 @@ _LAST_S = 10.0
 """and when the gateway ends as a whole, beyond the time in which that must be gone."""
 ASK_S = 5.0
 _MOST_UNANSWERED = 12
-"""Who serves is asked whether it lives. After so many times without a word it hangs, and is killed; times
-are counted, not seconds, for a machine may stand still as a whole."""
+"""A serving process is pinged. After so many unanswered pings it is killed as hanging; pings are counted, not
+seconds, because the whole machine may pause."""
 _MOST_STARTING = {Role.WORKER: 24, Role.HOST: 360}
 """So many times (two minutes) a process is found starting before it counts as hanging. That of the broker has
 half an hour: it may have to go through a store that was not closed well, or to save a damaged log."""
 _MOST_HANDED = 1024
-"""Copies of connections kept for a process that does not say that it took them: a channel takes no more."""
+"""Copies of connections kept for a process that does not confirm them: a channel holds no more."""
 _TELL_S = 0.2
 _FULL_S = 1.0
 
@@ -79,7 +79,7 @@ class Processes:
         self.ends: float | None = None
         """When all must be gone, once that is so; in seconds of the machine's monotonic clock."""
         self.farewell: dict[str, int] = {}
-        """What all that ended said of their drains, added up."""
+        """The sum of the drain reports of all ended processes."""
 
     def __repr__(self) -> str:
         return f"<Processes {sorted(self._members)}>"

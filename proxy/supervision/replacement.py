@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 VARIABLE = "_POPGATE_STAYING"
-"""Names the private folder in the environment of a supervisor that was loaded anew."""
+"""Names the private folder in the environment of a re-executed supervisor."""
 _FILE = "staying"
 SETTINGS = "settings"
 """The file of the settings that the trial read: nothing may come between them and their use."""
 _LONGEST_PLACE = 66
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-"""Held back while the program is loaded: there is nobody yet who would know what to do."""
+"""Blocked while the program is loaded, because no handler is installed yet."""
 
 
 @dataclass(slots=True)

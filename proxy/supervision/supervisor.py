@@ -32,7 +32,7 @@ _log = logger("popgate.supervisor")
 
 _TRIAL_S = 60.0
 _HOST_PART = 0.5
-"""Of the time in which no client is served any more, what the process of an embedded broker has alone."""
+"""The share of the time after the last client that the process of an embedded broker has alone."""
 _CUT_S = 5.0
 """How long processes may take to end after a second signal."""
 

@@ -25,7 +25,7 @@ _OF_BROKERS: Mapping[str, tuple[str, ...]] = {
     "popgate": ("brokers.shared.broker",),
     "popgate+unix": ("brokers.shared.broker",),
 }
-"""What workers need. RocksDB is not among it: of an embedded broker only the host loads that."""
+"""Modules that workers need, without RocksDB: only the host loads that for an embedded broker."""
 
 
 def is_asked_for() -> bool:

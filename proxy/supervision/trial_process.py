@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 _WORDS = "trial"
-"""The file of what the trial says."""
+"""The file for the output of the trial."""
 _MOST_WORDS = 1 << 16
 
 

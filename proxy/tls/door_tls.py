@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 OWN_FOLDER: Final = "tls"
-"""In the data folder: what the gateway made for itself."""
+"""In the data folder: the gateway's self-signed certificate."""
 _OPTION: Final = {TlsMode.OPTIONAL: "permissive", TlsMode.REQUIRED: "true"}
 
 _log = logging.getLogger(__name__)

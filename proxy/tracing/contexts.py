@@ -15,7 +15,7 @@ _TRACEPARENT = "traceparent"
 """The user property in which OpenTelemetry's propagators carry a context. Source: W3C Trace Context, 3.2."""
 _UNIQ_KEY = UNIQ_KEY.encode()
 _SYSTEM_BYTES = 2048
-"""Room that a context leaves in a block of properties for what else the system adds, itself included."""
+"""Room in a block of properties for system properties, including the context itself."""
 
 
 def context_of(properties: bytes) -> str:

@@ -23,7 +23,7 @@ from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans
 
 _LONGEST_VALUE = 256
-"""Characters of an attribute: names may be anything while nobody has checked them."""
+"""Characters of an attribute: unchecked names may be of any length."""
 
 
 class Tracing:

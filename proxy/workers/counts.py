@@ -15,7 +15,7 @@ from proxy.metrics.merged_scrapes import Sum
 
 _PAST = "counts-past"
 _MOST_REMEMBERED = 256
-"""Numbers of members that were added: somebody may just have asked one of them."""
+"""Numbers of members that were added, in case a caller has just asked one of them."""
 
 
 def keep(folder: Path, number: int, lasting: str) -> None:

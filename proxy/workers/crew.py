@@ -16,7 +16,7 @@ from proxy.workers.channel import Channel
 ADMIN = -1
 """The number of the admin port among the doors."""
 LIVED_S = 5.0
-"""Who served for so long was well once: it is started again at once."""
+"""A process that served for so long is restarted at once."""
 _FIRST_S = 0.25
 _LONGEST_S = 30.0
 _FEW_UNANSWERED = 2
@@ -92,9 +92,9 @@ class Member:
     """When it last got a connection."""
     ready_at: float | None = None
     behind: bool = False
-    """It does not read: of what all are told it is told the last when it does."""
+    """It does not read: it gets the latest message to all when it does."""
     unanswered: int = 0
-    """How often it was asked whether it lives since it said anything."""
+    """Pings since its last message."""
     full: bool = False
     """It had no descriptor left for a connection a moment ago."""
     starting: int = 0

@@ -139,7 +139,7 @@ def _stuck(own: Facts, others: Sequence[Facts]) -> Facts:
 
 _PER_PROCESS = ("route_failures", "links_open", "connections_lost", "clients_registered", "clients_merged")
 _WORST = ("numbers_unkept",)
-"""What each process sees for itself of the same things."""
+"""Values that each process observes separately for the same objects."""
 
 
 def _cluster(own: Facts, others: Sequence[Facts]) -> Facts:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logger("popgate.worker")
 _ANSWER_S = 1.0
-"""How long the supervisor may take to answer that it sends no more operators."""
+"""The timeout for the supervisor's confirmation that it sends no more admin connections."""
 
 
 class _Connection(socket.socket):
@@ -112,7 +112,7 @@ class Membership:
         self.settings: Settings | None = None
         """As the supervisor has them; those of this process name its own way to the broker."""
         self.ends: float | None = None
-        """When this process must be gone, where it was told; in seconds of the machine's monotonic clock."""
+        """The deadline of this process, if known; on the machine's monotonic clock."""
         self.on_leave: Callable[[], None] = _nothing
         """Called when the gateway is about to end as a whole, and serves on for a while."""
         self._doors = {door.number: _Handed(door.listen.port, self._connection_over) for door in post.doors}
@@ -122,7 +122,7 @@ class Membership:
         self._ending: Ending | None = None
         self._closed = 0
         self._took = 0
-        """The number of the connection that came last, until that is told."""
+        """The number of the last received connection, until it is reported."""
         self._writing = False
 
     def __repr__(self) -> str:

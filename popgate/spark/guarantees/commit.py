@@ -21,7 +21,7 @@ _SENT_AGAIN: Final = {
     True: "what was sent now is not committed. Start the query with the partitions that the batch had"
     " (minPartitions, maxRecordsPerPartition, repartition)",
 }
-"""What became of them, by whether they are half messages."""
+"""The consequence for the sent rows, by whether they are half messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Outcome:
     skipped: bool = False
     halves: tuple[HalfMessage, ...] = ()
     highest: int = -1
-    """The last partition of the batch of which it found a row that is known by its contents; -1: of none."""
+    """The last partition of the batch of which a row identified by its contents was found; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)

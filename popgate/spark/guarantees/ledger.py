@@ -36,8 +36,8 @@ from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.options.sink_options import SinkOptions
 
 TAKE_OVER_S: Final = 3.0
-"""So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
-then, and what it has sent shows."""
+"""The delay of a successor before it looks for rows: its predecessor has noticed it by then, and the rows
+that the predecessor has sent are visible."""
 _WINDOW: Final = 64
 """Offsets from the end of the ledger that are looked at first; then four times as many, and so on."""
 _MOST_OPENINGS: Final = 8
@@ -66,7 +66,7 @@ class Opened:
     again: bool = False
     """Whether a batch was opened before that is not done: rows of this one may be there."""
     first: str = ""
-    """The token of who opened it first."""
+    """The token of the driver that opened the batch first."""
     first_offset: int = -1
     """Of that one's record in the ledger."""
 

@@ -29,7 +29,7 @@ _VERSION: Final = 1
 _PULL: Final = 32
 _LONGEST_REST_S: Final = 5.0
 _KIND: Final = re.compile(r"open|done|(task)(?::[0-9]+)?|(ends):[0-9]+\.[0-9]+")
-"""What a key has behind the name of its sink."""
+"""The part of a key after the name of its sink."""
 _END_REST_S: Final = 0.1
 _END_RESTS: Final = 20
 """So often it is asked again where the ledger ends: a broker of RocketMQ shows a new end some 300 ms late."""

@@ -201,7 +201,7 @@ class _Rest:
             (partition for ids in self._found.values() for partition in identity.partitions_of(ids)),
             default=-1,
         )
-        """The last partition of this batch of which a row was found; -1: of none."""
+        """The last partition of this batch of which a row was found; -1: none."""
 
     def is_there(self, message: Outgoing) -> bool:
         message_id = (find_property(message.block, _UNIQ) or b"").decode("utf-8", "replace")

@@ -26,8 +26,8 @@ from popgate.spark.write.queue_selector import is_compacted
 
 _log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
-"""Before it is looked what is there: what went by a connection that is gone may still be on its way, and a
-broker of RocketMQ shows what it has stored up to 300 ms later."""
+"""The delay before a scan: requests of a closed connection may still be in transit, and a RocketMQ broker
+shows stored messages up to 300 ms later."""
 _UNKNOWN: Final = (
     "nothing tells what of the batch was sent. With another sinkId it is sent as a whole, and what was sent"
     " of it already is there twice"

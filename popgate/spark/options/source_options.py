@@ -113,7 +113,7 @@ class SourceOptions:
     start: Position
     end: Position
     fallback: Where
-    """Where to begin on queues of which the group has no position."""
+    """The start of queues for which the group has no position."""
     past_is_error: bool
     """Whether a time at which nothing was stored yet is refused as a start."""
     group: str

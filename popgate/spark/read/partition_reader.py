@@ -28,7 +28,7 @@ _REST_S: Final = 0.05
 _LONGEST_REST_S: Final = 1.0
 _STORED: Final = ("store_timestamp", "storeTimestamp")
 _PATIENCE_S: Final = 60.0
-"""So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
+"""The time without any data after which a task fails: gateways that restart in turn are back by then."""
 
 
 class _Part(NamedTuple):

@@ -31,7 +31,8 @@ from popgate.wire.messages.properties import (
 _HALF: Final = (
     f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{PRODUCER_GROUP}\x02{CHECK_IMMUNITY_TIME_IN_SECONDS}\x013600\x02"
 )
-"""Of a half message: nobody is asked about it for an hour, and nobody is there who could answer."""
+"""Properties of a half message: its first transaction check is an hour later, because no producer could
+answer."""
 _LAST_U64: Final = (1 << 64) - 1
 _LONGEST_ID: Final = 255
 """Bytes, as over gRPC."""

@@ -16,7 +16,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 """Properties of Spark's tasks. They are there in foreachBatch, too."""
 VERSION: Final = "01"
-"""What the ids of the gRPC clients begin with."""
+"""The prefix of the ids of gRPC clients."""
 _OF_CONTENTS: Final = "02"
 
 
@@ -28,7 +28,7 @@ class Identity:
     sink_id: str
     partition: int
     by_contents: bool = False
-    """Whether rows are known by what they say, wherever they stand in their partition: with a ledger."""
+    """Whether rows are identified by their content, at any position in their partition: with a ledger."""
 
     @property
     def batch_tag(self) -> str:

@@ -29,14 +29,14 @@ _MOST_ROWS: Final = 1 << 20
 """Of a batch: a name of a topic and an id stand before and behind each row, some hundred bytes, and all of a
 column has to stay below 2 GB."""
 _ARROW_REFUSES: Final = pa.ArrowInvalid, pa.ArrowNotImplementedError
-"""How Arrow says that a column cannot be cast, or holds what is no text."""
+"""Arrow's errors for a column that cannot be cast, or has invalid text."""
 _ROWS_OF_A_TOPIC: Final = 32
 """On average at least so many rows in a row have one topic."""
 _HEAD: Final = np.dtype([("size", ">u4"), ("magic", ">u8"), ("flag", ">i4"), ("body", ">u4")])
 """Of a message in a send (`popgate/wire/messages/batches.py`): the size of all, and that of its body."""
 _UNIQ: Final = UNIQ_KEY.encode() + b"\x01"
 _OF_NO_QUEUE: Final = b"\x01\x01None\x02"
-"""What stands between the topic and the block where the contents of a row are hashed."""
+"""The bytes between the topic and the block in the hashed contents of a row."""
 
 
 class _NotPlain(Exception):

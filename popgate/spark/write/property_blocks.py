@@ -20,7 +20,7 @@ from popgate.wire.messages.properties import (
 )
 
 find_control: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
-"""What a block of properties cannot carry, and no message may have in its texts."""
+"""Characters that a block of properties cannot carry, and texts of messages must not have."""
 _NOT_FOR_USERS: Final = RESERVED | {SHARDING_KEY, TRACE_CONTEXT}
 
 

@@ -86,7 +86,7 @@ class Sender:
         self._begun: set[str] = set()
         """Topics with which it was called."""
         self._looked: tuple[QueueClient, str, set[str]] | None = None
-        """What was there of a topic when a connection was closed that left a request without an answer."""
+        """The ids found in a topic after a connection was closed with an unanswered request."""
         self.halves: list[HalfMessage] = []
         """Those that are stored, of a transactional sink."""
 

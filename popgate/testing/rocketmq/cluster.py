@@ -28,7 +28,7 @@ _BROKER_PORTS = 4
 """A broker takes the port before the last but one, its own, and the next: 2, 0, and 1 away."""
 _ADMIN_WITHIN_S = 240.0
 _POLLED_FOR_S = 5.0
-"""A server that starts may not answer what it was asked too early."""
+"""A starting server may not answer requests that come too early."""
 
 
 class RocketMQ:

@@ -7,7 +7,7 @@ import random
 import socket
 
 _LOWEST, _HIGHEST = 12_000, 32_000
-"""Below what systems give to those who ask for any port, so that nobody is given one of these meanwhile."""
+"""Below the range from which systems assign ports, so that none of these is assigned meanwhile."""
 _MOST_TRIES = 1_000
 
 

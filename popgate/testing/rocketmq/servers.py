@@ -21,8 +21,8 @@ from popgate.testing.variables import variables
 STARTED_WITHIN_S = 300.0
 """A broker is ready after 8 s; machines that test are busy. One that fails ends, which is seen at once."""
 STOPPED_WITHIN_S = 120.0
-"""After SIGTERM a broker takes up to 7 s, on a busy machine much longer. One that is killed after that takes
-leave of nobody: its name servers still tell of it."""
+"""After SIGTERM a broker takes up to 7 s, on a busy machine much longer. One that is killed after that does
+not unregister: its name servers still list it."""
 _POLLED_EVERY_S = 0.05
 _TRIES = 4
 _PORT_IS_TAKEN = "Address already in use"

@@ -19,7 +19,7 @@ LONGEST_QUERY: Final = 255
 """Characters of a query's name."""
 MOST_SOURCES: Final = 16
 MOST_TOPICS: Final = 100
-"""Of a source; of one that reads more the first ones by name are told."""
+"""Per source; of more topics the first ones by name are reported."""
 _LONGEST: Final = 64 * 1024
 _LARGEST: Final = 1e300
 FIGURES: Final[Mapping[str, tuple[str, str]]] = {

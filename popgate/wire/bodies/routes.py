@@ -18,7 +18,7 @@ from popgate.wire.json_syntax.fastjson import dumps
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 MASTER_ID: Final = 0
 MOST_QUEUES: Final = 65_536
-"""Of one topic on one broker: who reads a route counts up to it."""
+"""Of one topic on one broker, because readers of a route enumerate them."""
 _LARGEST_INT = (1 << 31) - 1
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 

@@ -356,9 +356,8 @@ class PortCode(IntEnum):
 
 
 SEND_ONCE = "once"
-"""A field of sends of ours. "true": what was sent to the topic under the same id lately is not stored again.
-RocketMQ reads no such field.
-"""
+"""A field of our sends. "true": a message whose id was sent to the topic recently is not stored again.
+RocketMQ ignores it."""
 
 REPORT_QUERY = 771_000
 """A request code of ours: how a streaming query of a client stands (`popgate/wire/bodies/query_reports.py`).

@@ -47,7 +47,7 @@ class Serialization(IntEnum):
 _JSON = 0  # compared with a plain number, which is quicker
 
 Header = tuple[int, str, int, int, int, str, dict[str, str]]
-"""What a header says: code, language, version, opaque, flag, remark, ext fields."""
+"""The fields of a header: code, language, version, opaque, flag, remark, ext fields."""
 
 
 def decode_header(serialization: int, data: bytes) -> Header:
@@ -205,4 +205,4 @@ def _encode_binary(
 
 
 DECODERS: tuple[Callable[[bytes], Header], ...] = (_decode_json, _decode_binary)
-"""By Serialization, for who has checked the length already."""
+"""By Serialization, for callers that have checked the length."""

@@ -15,7 +15,7 @@ from popgate.wire.frames.contract import TLS_FIRST
 from popgate.wire.frames.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
 
 VERSION = 479
-"""V5_3_3, the version that is told where the caller does not say another one."""
+"""V5_3_3, the version that is sent by default."""
 V4_9_4 = 401
 """From this version on a name server writes standard JSON, with keys in quotes."""
 V4_9_5 = 403

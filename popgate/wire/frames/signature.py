@@ -18,7 +18,7 @@ SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 CREDENTIALS = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
-"""The fields of a signature, which a gateway that signs itself takes out of what it passes on."""
+"""The fields of a signature, which a gateway removes from requests that it signs itself."""
 V4_9_3: Final = 399
 """Up to this version a client does not sign the field of UNIQUE_KEY_QUERY."""
 

@@ -19,7 +19,7 @@ from popgate.wire.json_syntax.references import resolve_references
 
 MOST_DEPTH: Final = 64
 MOST_PARTS: Final = 1_000_000
-"""Commas and opened brackets of a body. What is made of each takes 50 bytes and more."""
+"""Commas and opening brackets of a body. The objects for each take 50 bytes and more."""
 
 ObjectKey = tuple[tuple[str, Any], ...]
 """A key that was an object: its fields sorted by name, so that `dict(key)` is the object again."""

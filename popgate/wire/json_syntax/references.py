@@ -13,7 +13,7 @@ from typing import Any, Final
 from popgate.errors import PeerWireError, shown
 
 MOST_DEPTH: Final = 64
-"""How deep bodies are nested, with what references stand for."""
+"""The maximum depth of bodies, including expanded references."""
 MOST_UNFOLDED: Final = 1_000_000
 """Values, with those that references stand for counted each time."""
 _LONGEST_CHAIN = 16
@@ -40,7 +40,7 @@ class _Resolver:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._known: dict[int, tuple[int, int]] = {}
-        """Unfolded size and height of what is resolved, by identity: all of it lives within the root."""
+        """Expanded size and height of resolved values, by identity: all of them live as long as the root."""
         self._open: set[int] = set()
 
     def resolve(self, value: Any, depth: int) -> tuple[Any, int, int]:

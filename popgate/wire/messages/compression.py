@@ -19,7 +19,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_OR_ZLIB_WINDOW = 32 + 15
 _MOST_GZIP_MEMBERS = 64
-"""Each one costs a copy of what is left, so that a body of empty ones would take quadratic time."""
+"""Each one costs a copy of the rest, so that a body of empty ones would take quadratic time."""
 
 
 @unique

@@ -13,7 +13,7 @@ from popgate.errors import LocalWireError
 V4_SIZE = 8
 V6_SIZE = 20
 NOWHERE = bytes(V4_SIZE)
-"""0.0.0.0:0, for whoever has no address."""
+"""0.0.0.0:0, for peers without an address."""
 
 
 @lru_cache(maxsize=4096)

@@ -97,7 +97,7 @@ RESERVED: frozenset[str] = frozenset(
 """Names that a user must not give a property, and that no user property of a delivery shows."""
 
 LONGEST_BLOCK = 32_767
-"""Bytes: a stored record tells the block's length in a signed 16 bit number."""
+"""Bytes: a stored record has the block's length as a signed 16-bit number."""
 LONGEST_IN_BATCH = LONGEST_BLOCK - 1024
 """Bytes of one message of a batch. Brokers up to 5.3.3 add properties of their own, CLUSTER among them, and
 newer ones maybe a checksum, without a look at the sum: a record with a negative length is never delivered,

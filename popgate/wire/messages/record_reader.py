@@ -9,7 +9,7 @@ from popgate.wire.messages.buffer import Buffer
 from popgate.wire.messages.records import MAGIC_V1, MAGIC_V2, SMALLEST_RECORD, Record, decode_record
 
 LARGEST_RECORD = 64 * 1024 * 1024
-"""Bytes of one record that a reader accepts unless it is told otherwise."""
+"""The default limit for the bytes of one record."""
 
 _unpack_start = Struct(">II").unpack_from
 

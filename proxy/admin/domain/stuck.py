@@ -16,7 +16,7 @@ from proxy.admin.web.server import context_of
 
 _SHOWN = 20
 _ALWAYS_TOLD = frozenset({"group", "topic", "lag", "unread", "free"})
-"""Of standings, also by a broker that does not tell what is held."""
+"""Values that are known even if a broker does not report held messages."""
 
 
 class Stuck:

@@ -24,7 +24,7 @@ _FIGURES = {
     "clients_merged": "clients_merged",
     "client_links": "client_links",
 }
-"""What the gateway itself counts, by the names of this page and of the broker's figures."""
+"""The gateway's own metrics, by the names of this page and of the broker."""
 
 
 class Cluster:

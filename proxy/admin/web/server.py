@@ -100,7 +100,7 @@ class AdminServer:
         self._unasked: set[web.RequestHandler] = set()
         """Those that were handed over, and from which no request has come yet."""
         self.before_stop: Callable[[], Awaitable[None]] | None = None
-        """Sees to it that no more are handed over."""
+        """Stops the hand-over of further connections."""
         self._draining = False
         self.wanted = listen.url(listen.port)
         self.address = ""

@@ -223,9 +223,9 @@ _SWITCHES = (
         "set rejectTransactionMessage=false in broker.conf",
     ),
 )
-"""Check, setting, what it must be, what happens otherwise, what to do."""
+"""Check, setting, required value, consequence, advice."""
 _ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
-"""Settings that are only told of when they are not as they should be."""
+"""Settings that are reported only if they are wrong."""
 
 
 def _copies(brokers: Sequence[Told]) -> Iterator[Finding]:
