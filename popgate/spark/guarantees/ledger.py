@@ -137,7 +137,7 @@ class Ledger:
             return noted(
                 self._note(each)
                 for each in entries
-                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first
+                if each.kind == "ends" and each.fields and each.fields.get("first") == opened.first
             )
 
         return self._topic.asked(read)
@@ -236,7 +236,8 @@ class Ledger:
     ) -> None:
         """Write the latest attempt's note again where `note`, which lies at `at`, took its place."""
         while True:
-            notes = [(self._note(each), each.told) for each in entries if each.kind == "ends" and each.told]
+            ends = [each for each in entries if each.kind == "ends" and each.fields]
+            notes = [(self._note(each), each.fields) for each in ends]
             later = [each for each in notes if each[0].key == note.key and each[0].attempt > note.attempt]
             if not later:
                 return
@@ -294,7 +295,7 @@ class Ledger:
                 break
             size *= 4
         opens = opens or all_opens
-        if not opens or (last := opens[-1]).told is None:
+        if not opens or (last := opens[-1]).fields is None:
             return None, end
         opened = self._opened(last)
         for each in entries:
@@ -303,7 +304,7 @@ class Ledger:
         return (opened, False), end
 
     def _opened(self, entry: Entry) -> Opened:
-        fields = entry.told or {}
+        fields = entry.fields or {}
         try:
             return Opened(
                 entry.token,
@@ -324,12 +325,12 @@ class Ledger:
 
     def _note(self, entry: Entry) -> Note:
         try:
-            return Note.decode(entry.told or {})
+            return Note.decode(entry.fields or {})
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
 
     def _done(self, opened: Opened, entry: Entry) -> Opened:
-        fields = entry.told or {}
+        fields = entry.fields or {}
         try:
             query, batch = _text(fields["query"]), number_of(fields["batch"])
             rows, checksum = number_of(fields["rows"]), number_of(fields["checksum"])
@@ -380,10 +381,10 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
 def _hidden(entries: list[Entry]) -> Mapping[str, object] | None:
     """The `done` record of the last opening, if one of another driver was written after it."""
     opens = [each for each in entries if each.kind == "open"]
-    done = [each for each in entries if each.kind == "done" and each.told is not None]
+    done = [each for each in entries if each.kind == "done" and each.fields is not None]
     if not opens or not done or done[-1].token == opens[-1].token:
         return None
-    return next((each.told for each in reversed(done) if each.token == opens[-1].token), None)
+    return next((each.fields for each in reversed(done) if each.token == opens[-1].token), None)
 
 
 def _text(value: object) -> str:

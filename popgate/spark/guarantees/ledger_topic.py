@@ -37,21 +37,21 @@ _END_RESTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of this sink, with its fields in `told`; None: deleted by a record without a body."""
+    """A record of this sink. `fields` None: it was deleted by a record without a body."""
 
     offset: int
     kind: str
-    told: Mapping[str, Any] | None
+    fields: Mapping[str, Any] | None
 
     @property
     def token(self) -> str:
-        return "" if self.told is None else str(self.told.get("token"))
+        return "" if self.fields is None else str(self.fields.get("token"))
 
     def of_task(self, partition: int) -> str:
         """The attempt of this task that it is of; empty: it is none."""
-        if self.kind != "task" or self.told is None or self.told.get("partition") != partition:
+        if self.kind != "task" or self.fields is None or self.fields.get("partition") != partition:
             return ""
-        return str(self.told.get("attempt"))
+        return str(self.fields.get("attempt"))
 
 
 class LedgerTopic:
