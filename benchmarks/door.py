@@ -33,7 +33,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
-from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Door
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 
@@ -46,7 +46,7 @@ RPCS = {what.name: (what, reader_of(what.request)) for what in (*UNARY, *STREAME
 
 
 class Called:
-    """A `transport.Call` and the `Answers` to it."""
+    """A `transport.Call` and its `ResponseStream`."""
 
     peer = "10.0.0.9:40000"
     local = "10.0.0.1:8081"
@@ -110,7 +110,7 @@ def receive_request(topic: str, count: int) -> bytes:
 class Rounds:
     """A door before one broker; each round has a topic of its own."""
 
-    def __init__(self, door: Door, count: int) -> None:
+    def __init__(self, door: RpcDispatcher, count: int) -> None:
         self._door = door
         self._count = count
         self._number = 0
@@ -205,7 +205,7 @@ async def measure(count: int, rounds: int) -> dict[str, float]:
         await broker.start()
         processor = MessagingProcessor(broker, clock=clock)
         await processor.start()
-        door = Door(MessagingService(processor, clock), Health([SERVICE]), clock, None)
+        door = RpcDispatcher(MessagingService(processor, clock), Health([SERVICE]), clock, None)
         measured = Rounds(door, count)
         await measured.run(rounds)
         await processor.stop()

@@ -33,7 +33,7 @@ from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.rocketmq.cluster import RocketMQ
 from processors.messaging import MessagingProcessor
 from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.rpcs.dispatcher import SERVICE, Door
+from protocols.grpc.rpcs.dispatcher import SERVICE, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 
@@ -82,7 +82,7 @@ async def followed(call: Callable[[], Awaitable[Result]]) -> tuple[Trail, Result
 class Ways:
     """A door before one broker."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: RpcDispatcher) -> None:
         self._door = door
 
     async def follow(self) -> dict[str, Trail]:
@@ -124,7 +124,7 @@ async def trails_before(url: str) -> dict[str, Trail]:
         await processor.start()
         await processor.metadata.create_topic(Context(), TopicConfig(TOPIC, read_queues=1, write_queues=1))
         await processor.metadata.create_group(Context(), GroupConfig(GROUP.name))
-        ways = Ways(Door(MessagingService(processor, clock), Health([SERVICE]), clock, None))
+        ways = Ways(RpcDispatcher(MessagingService(processor, clock), Health([SERVICE]), clock, None))
         for _ in range(WARM_UPS):
             await ways.follow()
         trails = await ways.follow()

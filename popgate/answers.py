@@ -35,7 +35,7 @@ class BrokerFailed(GatewayError):
 
 
 def error_of(command: Command, *, broker: str = "", topic: str = "", group: str = "") -> GatewayError:
-    """The failure that an answer without success tells of; names are for its sentence."""
+    """The error for an unsuccessful response; the names are used in its sentence."""
     code = command.code
     if code == ResponseCode.TOPIC_NOT_EXIST and topic:
         return TopicNotFound(topic)

@@ -39,7 +39,7 @@ _WANTS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What requests are signed with."""
+    """The key pair that signs requests."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -131,7 +131,7 @@ class BlockingConnection:
         return self._failure is None and not self._waiting
 
     def close(self) -> None:
-        """May be called again. Whoever still waits hears BrokerUnavailable."""
+        """Idempotent. Waiting calls raise BrokerUnavailable."""
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint} was closed"))
 
     # -- asking -----------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ class BlockingConnection:
         *,
         timeout_s: float | None = None,
     ) -> Command:
-        """The answer, whatever its code. Raises what `start` and `finish` raise."""
+        """The response, whatever its code. Raises what `start` and `finish` raise."""
         return self.finish(self.start(code, fields, body), timeout_s=timeout_s)
 
     def start(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
-        """Begin a request; its number is for `finish`, or `forget`.
+        """Send a request; returns the number for `finish` or `forget`.
 
-        It is written as far as the other side takes it now, and the rest while any answer is waited for.
+        As much as the socket accepts now is written, and the rest while a response is awaited.
         Raises BrokerUnavailable, and LocalWireError for what does not fit into a frame.
         """
         self._check()
@@ -189,7 +189,7 @@ class BlockingConnection:
         return answer
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Discard the response to this request."""
         self._waiting.discard(opaque)
         self._answers.pop(opaque, None)
 
@@ -211,7 +211,7 @@ class BlockingConnection:
         self._fail(BrokerUnavailable(f"the connection to {self.endpoint} was lost: {why}"))
 
     def _write(self) -> bool:
-        """Write what can be written now; whether that was anything."""
+        """Write what the socket accepts now; returns whether anything was written."""
         wrote = False
         while self._out and self._failure is None:
             try:
@@ -229,7 +229,7 @@ class BlockingConnection:
         return wrote
 
     def _read(self) -> bool:
-        """Take what came; whether that was anything."""
+        """Process received bytes; returns whether there were any."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except _WANTS:

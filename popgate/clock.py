@@ -15,7 +15,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time for what is stored, monotonic time for what is waited for."""
+    """Wall time for stored timestamps, monotonic time for timeouts."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, by the wall clock."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, frozen=True)
 class NameServerView:
-    """A name server. `trouble`: why it did not answer, empty when it did.
+    """A name server. `trouble`: why it did not answer, empty if it did.
 
-    `brokers`: what it tells: of each broker the address of its master, empty where it has none.
-    `in_use`: it is asked first.
+    `brokers`: the address of the master of each broker that it lists, empty for a broker without one.
+    `in_use`: it is the preferred name server.
     """
 
     address: str
@@ -23,14 +23,13 @@ class NameServerView:
 
 @dataclass(slots=True, frozen=True)
 class BrokerView:
-    """One process of a broker, at the address that the name servers tell.
+    """One process of a broker, at the address that the name servers return.
 
-    `role`: "master", "slave", or "acting master" (a slave that stands in). `trouble`: why it did not
-    answer; then the rest is empty. `links`: connections that the gateway has to it. `version` as the
-    broker says it, "5.5.0". `clock_ahead_ms`: its clock is ahead of the gateway's by something between
-    these two; None: it does not tell its time. `settings` are some of its own, by their own names,
-    empty with `settings_trouble` when it does not show them; `figures` some of what it counts. Times
-    are in ms.
+    `role`: "master", "slave", or "acting master" (a slave that serves for its master). `trouble`: why it did
+    not answer; then the other fields are empty. `links`: connections of the gateway to it. `version` as the
+    broker reports it, "5.5.0". `clock_ahead_ms`: lower and upper bound by which its clock is ahead of the
+    gateway's; None: unknown. `settings` are some of its settings, by the broker's names, empty with
+    `settings_trouble` if it does not return them; `figures` are some of its statistics. Times are in ms.
     """
 
     cluster: str

@@ -18,10 +18,10 @@ ANONYMOUS = Principal()
 
 
 class Allowance(Protocol):
-    """What a request may hold of the bytes under way. Who opened the request releases it in the end."""
+    """The bytes that a request may buffer. The opener of the request releases it at the end."""
 
     def for_group(self, group: str) -> None:
-        """What is taken from here on is for this consumer group."""
+        """Attribute messages from here on to this consumer group."""
         ...
 
     def room(self) -> int:
@@ -39,15 +39,14 @@ class Allowance(Protocol):
 
 @dataclass(slots=True)
 class Context:
-    """The circumstances of one request.
+    """The context of one request.
 
-    `deadline` is in loop seconds (None: the caller set none). `door` is the scheme of the
-    listener, `peer` and `local` are the two ends of the connection as "host:port". `certificate` is what
-    the certificate of the client names it, for rules of access, like ("CN:orders", "DNS:orders.example.com");
-    empty where it showed none that an authority of `tls.client_ca` signed. `traceparent` is the caller's W3C
-    trace context as it came.
-    A broker that takes messages for a request with an `allowance` asks it for room in the same
-    step, and tells it what it took.
+    `deadline` is in loop seconds (None: the caller set none). `door` is the scheme of the listener, `peer`
+    and `local` are the two ends of the connection as "host:port". `certificate` has the names in the
+    client's certificate, for access rules, like ("CN:orders", "DNS:orders.example.com"); empty without a
+    certificate issued by an authority of `tls.client_ca`. `traceparent` is the caller's W3C trace context,
+    unparsed. A broker that pops messages for a request with an `allowance` reserves room in it in the same
+    step, and reports the bytes of the popped messages.
     """
 
     client_id: str = ""

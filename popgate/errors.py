@@ -60,12 +60,12 @@ class Fault(Enum):
 
 
 class GatewayError(Exception):
-    """A failure that a client is told of.
+    """A failure that is reported to a client.
 
-    `fault` says what kind it is, `retryable` whether the same request may succeed later,
+    `fault` is its kind, `retryable` whether the same request may succeed later,
     `sentence` is the text for a person: cause and limit, never data of other users.
-    `known_as` is what RocketMQ's own proxy answers in the same case: users and test suites search for it,
-    so its clients are answered with both. Empty where that proxy has no fixed words, or other ones are true.
+    `known_as` is the message of RocketMQ's own proxy in the same case: users and test suites search for it,
+    so gRPC clients receive both. Empty if that proxy has no fixed message, or if it would be wrong here.
     """
 
     fault: Fault = Fault.INTERNAL
@@ -119,7 +119,7 @@ class IllegalReceipt(BadRequest):
 
 
 class ReceiptExpired(IllegalReceipt):
-    """A receipt handle whose message has come back, or was given to somebody else since."""
+    """A receipt handle whose message is visible again, or was delivered to another consumer since."""
 
     known_as = "INVALID_RECEIPT_HANDLE: receipt handle is expired"
 
@@ -163,7 +163,7 @@ class BodyTooLarge(BadRequest):
 
 
 class PropertiesTooLarge(BadRequest):
-    """Too many user properties, or too many bytes of them; `what` names the unit."""
+    """Too many user properties, or too many bytes of them, as `unit` says."""
 
     def __init__(self, size: int, limit: int, unit: str) -> None:
         number = unit == "user properties"
@@ -307,13 +307,13 @@ class AlreadyExists(GatewayError):
 
 
 class PreconditionFailed(GatewayError):
-    """Things are not as they must be for this; the sentence says what is wrong with which."""
+    """A precondition of the request is not met; the sentence names it."""
 
     fault = Fault.PRECONDITION_FAILED
 
 
 class Unauthenticated(GatewayError):
-    """The caller did not prove who it is."""
+    """The caller is not authenticated."""
 
     fault = Fault.UNAUTHENTICATED
 
@@ -364,9 +364,9 @@ class BrokerTimeout(GatewayError):
 
 
 class Unsupported(GatewayError):
-    """Something that this gateway, or this kind of broker, does not do.
+    """A feature that this gateway, or this kind of broker, does not have.
 
-    `instead`: why, and what there is in its place, as the end of the sentence.
+    `instead`: the reason and the alternative, as the end of the sentence.
     """
 
     fault = Fault.UNSUPPORTED
@@ -377,13 +377,13 @@ class Unsupported(GatewayError):
 
 
 class Internal(GatewayError):
-    """A bug of ours, told without details; the log has the traceback."""
+    """A bug of the gateway, reported without details; the log has the traceback."""
 
     fault = Fault.INTERNAL
 
 
 class WireError(Exception):
-    """Root of what a sans-IO machine raises."""
+    """Base of the errors of sans-IO machines."""
 
 
 class PeerWireError(WireError):

@@ -60,7 +60,7 @@ class Happened:
 
 
 class Faults:
-    """The plan, and the record of what happened. `kill` ends the process; tests may give another one."""
+    """The plan, and the record of injected faults. `kill` ends the process; tests may replace it."""
 
     def __init__(self, seed: int, rules: Iterable[Rule], *, kill: Callable[[], None] | None = None) -> None:
         self.seed = seed
@@ -81,7 +81,7 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, *, kill: Callable[[], None] | None = None) -> Faults:
-        """Raises ValueError with a sentence for whoever wrote it: nothing is guessed, nothing ignored."""
+        """Parse a plan. Raises ValueError with a sentence: nothing is guessed or ignored."""
         parts = text.split(";")
         name, _, seed = parts[0].partition("=")
         if name != "seed" or not _COUNT.match(seed):
@@ -112,7 +112,7 @@ class Faults:
             self._claimed.add(index)
 
     def refuse_unclaimed(self) -> None:
-        """Raises ValueError for a rule that nobody claimed: a verb or step that is not there."""
+        """Raises ValueError for a rule whose verb or step is not claimed by any part."""
         for index, rule in enumerate(self.rules):
             if index not in self._claimed:
                 raise ValueError(f"{rule.text!r} is no fault: nothing here can {rule.verb} at {rule.step}")
@@ -136,7 +136,7 @@ class Faults:
         return rule
 
     def kill(self) -> None:
-        """End the process as a crash does: nothing is flushed, nobody is told."""
+        """Terminate the process as a crash does: nothing is flushed or closed."""
         self._kill()
 
     def _strikes(self, index: int, rule: Rule, call: int) -> bool:

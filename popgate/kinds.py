@@ -18,7 +18,7 @@ from popgate.model import Message, Queue
 
 @unique
 class Action(Enum):
-    """What somebody wants to do to a resource. Source: protocol facts 8.4."""
+    """An action on a resource. Source: protocol facts 8.4."""
 
     PUBLISH = "Pub"
     SUBSCRIBE = "Sub"
@@ -47,10 +47,10 @@ class Resource:
 
 @dataclass(slots=True, frozen=True)
 class Credentials:
-    """What a caller offers to prove who it is, as far as its protocol carries it.
+    """The credentials of a caller, as far as its protocol carries them.
 
-    A signature is proved over `signed` with the secret of `access_key`; a password or a token
-    stands for itself. `extra` has whatever else the door found (e.g. the subject of a certificate).
+    A signature is over `signed` with the secret of `access_key`; a password or a token
+    stands for itself. `extra` has further data of the door (e.g. the subject of a certificate).
     """
 
     access_key: str = ""
@@ -61,10 +61,10 @@ class Credentials:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def proves(self, secret: str) -> bool:
-        """Whether what was signed was signed with this secret, by HMAC-SHA1 as clients of every door do.
+        """Whether the signature was made with this secret, by HMAC-SHA1, as clients of every door sign.
 
-        The comparison takes the same time wherever the two differ. Nothing is proved without a signature,
-        nor with an empty secret. Source: protocol facts 1.3 and 5.12.
+        The comparison takes constant time. A missing signature and an empty secret prove nothing.
+        Source: protocol facts 1.3 and 5.12.
         """
         if not self.signature or not secret:
             return False
@@ -75,7 +75,7 @@ NO_CREDENTIALS = Credentials()
 
 
 class Authenticator(Protocol):
-    """Who is this?"""
+    """Authenticates callers."""
 
     def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
         """The caller; raises Unauthenticated."""

@@ -22,7 +22,7 @@ LITE_EXPIRATION = "lite.topic.expiration"
 
 @unique
 class LiteAction(Enum):
-    """What a client does to the set of lite topics that it subscribes to.
+    """A change of the set of lite topics that a client subscribes to.
 
     REPLACE: subscribe to these and no others. CLEAR: to none.
     """
@@ -69,7 +69,7 @@ class LiteSync:
 
 @dataclass(slots=True, frozen=True)
 class LiteTopicState:
-    """A lite topic as it stands: its offsets, when it got its last message, and who subscribes to it."""
+    """The state of a lite topic: its offsets, the time of its last message, and its subscribers."""
 
     name: str
     minimum: int
@@ -79,5 +79,5 @@ class LiteTopicState:
 
 
 def takes_lite_topics(group: GroupConfig, topic: str) -> bool:
-    """Whether the group's clients get what they subscribe to of this topic, and nothing else."""
+    """Whether the group's clients receive only the lite topics of this topic that they subscribe to."""
     return bool(group.attributes) and group.attributes.get(LITE_BIND_TOPIC) == topic

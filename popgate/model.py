@@ -19,7 +19,7 @@ from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
 from popgate.groups.retry_policy import RetryPolicy as RetryPolicy
 
 PRIORITY_FACTOR = "priority.factor"
-"""Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""
+"""Attribute of a group: the percentage of pops that go by priority; 100 by default."""
 
 
 @unique
@@ -35,7 +35,7 @@ class MessageType(Enum):
 
 
 class Permission(IntFlag):
-    """What a topic allows; the values are RocketMQ's perm bits."""
+    """The permission of a topic; the values are RocketMQ's perm bits."""
 
     NONE = 0
     WRITE = 2
@@ -78,7 +78,7 @@ class Filter(Protocol):
     kind: FilterKind
     expression: str
     everything: bool
-    """True when every message passes, so that nobody needs to look."""
+    """Whether every message passes, so that evaluation can be skipped."""
 
     def matches(self, properties: bytes) -> bool:
         """Whether a message with this stored properties block passes."""
@@ -152,9 +152,9 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class Sent:
-    """The broker has it. `transaction_id` and `recall_handle` are empty where they do not apply.
+    """The broker has stored the message. `transaction_id` and `recall_handle` are empty if they do not apply.
 
-    `commit_offset`: its place in the log of `store_host`; -1 and empty where nothing is told of it.
+    `commit_offset`: its place in the log of `store_host`; -1 and empty if unknown.
     """
 
     message_id: str
@@ -182,9 +182,9 @@ QueueOffsets = dict[tuple[str, int], int]
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """Where a topic's queues are and what they take; an empty `message_types` takes every type.
+    """The queues of a topic and the message types that it accepts; empty `message_types`: all types.
 
-    `tombstones`: messages without a body are taken, which delete what is stored of their key.
+    `tombstones`: messages without a body are accepted, which delete the stored message of their key.
     """
 
     topic: str
@@ -277,12 +277,12 @@ class Pop:
 
 @dataclass(slots=True, frozen=True)
 class SendBack:
-    """A consumer could not process a message that it pulled: it is to come again, in `%RETRY%group`.
+    """A consumer failed to process a message that it pulled: it is redelivered from `%RETRY%group`.
 
-    `broker` and `commit_offset` are where it pulled it. `delay_level`: RocketMQ's, from 1; 0: 3 and one
-    more for each time it came before; below 0: it is to be a dead letter. `max_attempts`: deliveries in
-    all; None: the group's. What the origin fields say is the consumer's word. `store_host`: where clients
-    find the broker that the message lies at, if that is somewhere else than the broker knows.
+    `broker` and `commit_offset` are where it was pulled. `delay_level`: RocketMQ's, from 1; 0: 3 plus the
+    number of earlier redeliveries; below 0: it becomes a dead letter. `max_attempts`: total number of
+    deliveries; None: the group's. The origin fields are the consumer's and unverified. `store_host`: where
+    clients find the broker that stores the message, if that is another address than the broker's own.
     """
 
     group: str
@@ -358,9 +358,9 @@ class HalfPlace:
 
 @dataclass(slots=True, frozen=True)
 class EndTransaction:
-    """A producer's word on a half message; `from_check` when the broker had asked.
+    """A producer's decision on a half message; `from_check` if the broker had asked.
 
-    With a `place` that says which one, and `transaction_id` is not looked at; `topic` may be empty then.
+    With a `place` that identifies the message, `transaction_id` is ignored; `topic` may be empty then.
     """
 
     topic: str
@@ -373,10 +373,10 @@ class EndTransaction:
 
 @dataclass(slots=True)
 class TransactionCheck:
-    """A broker's question: what became of this half message? `checks` counts them, this one included.
+    """A broker's question for the state of a half message. `checks` counts them, this one included.
 
     `message` is as it will be delivered: its own topic, body and properties. `place`: the numbers with
-    which a classic producer ends it; also `transaction_id` does.
+    which a classic producer ends it; `transaction_id` works as well.
     """
 
     topic: str

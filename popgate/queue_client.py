@@ -28,7 +28,7 @@ from popgate.wire.messages.batches import encode_batch
 from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The consumer group that every broker has from the start; who reads under it needs none of its own."""
+"""The consumer group that every broker has from the start, for readers without a group of their own."""
 PRODUCER_GROUP: Final = "popgate"
 _SUBSCRIPTION: Final = 4
 _NO_DELAY_QUEUES: Final = "4"
@@ -52,10 +52,11 @@ class QueuePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PullAnswer:
-    """What one pull found. `body`: stored records one behind the other, none unless `code` is SUCCESS.
+    """The response to a pull. `body`: stored records one after the other, empty unless `code` is SUCCESS.
 
-    `code` is SUCCESS, PULL_NOT_FOUND (nothing there yet), PULL_RETRY_IMMEDIATELY (nothing passed the filter
-    up to `next_offset`) or PULL_OFFSET_MOVED (no such offset is there, `next_offset` is the nearest that is).
+    `code` is SUCCESS, PULL_NOT_FOUND (no message there yet), PULL_RETRY_IMMEDIATELY (nothing passed the
+    filter up to `next_offset`) or PULL_OFFSET_MOVED (the offset does not exist, `next_offset` is the nearest
+    that does).
     """
 
     code: int
@@ -66,7 +67,7 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SendAnswer:
-    """Where what was sent lies: of a batch the ids of all, and the offset of the first."""
+    """Where the messages are stored: the ids of all messages of a batch, and the offset of the first."""
 
     message_ids: tuple[str, ...]
     queue: QueuePlace
@@ -84,7 +85,7 @@ class HalfMessage(NamedTuple):
 
 
 class QueueClient:
-    """What a connection can be asked about queues. `group` is whose permissions pulls need."""
+    """Requests about queues over one connection. `group`: pulls use its permissions."""
 
     def __init__(self, connection: BlockingConnection, *, group: str = TOOLS_GROUP) -> None:
         self.connection = connection
@@ -93,7 +94,7 @@ class QueueClient:
     # -- where things are -----------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute:
-        """Raises TopicNotFound and what the connection raises."""
+        """Raises TopicNotFound, and the fault of the connection."""
         answer = self.connection.call(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )
@@ -113,7 +114,7 @@ class QueueClient:
         )
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """Raises TopicNotFound and what the connection raises."""
+        """Raises TopicNotFound, and the fault of the connection."""
         body = self._good(self.connection.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}), topic).body
         try:
             return TopicConfig.decode(body)
@@ -211,7 +212,7 @@ class QueueClient:
         return self.connection.start(RequestCode.PULL_MESSAGE, fields)
 
     def finish_pull(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> PullAnswer:
-        """Raises TopicNotFound, Forbidden, …: what the answer tells, or the connection raises."""
+        """Raises the fault of the response (TopicNotFound, Forbidden, …), or that of the connection."""
         answer = self.connection.finish(opaque, timeout_s=timeout_s)
         if answer.code not in _PULLED:
             raise error_of(answer, broker=self.connection.endpoint, topic=queue.topic, group=self.group)
@@ -245,11 +246,12 @@ class QueueClient:
         once: bool = False,
         half: bool = False,
     ) -> int:
-        """Begin to send messages (body and properties block of each), several of them as one batch.
+        """Start to send messages (body and properties block of each), several of them as one batch.
 
-        A queue below 0 is any. `once`: what was sent under its id lately is answered and not stored again,
-        where the broker knows that (the embedded one does, within its window). `half`: of one message whose
-        properties say that it is half (TRAN_MSG), of the producer group `PRODUCER_GROUP` (PGROUP).
+        A queue below 0 means any queue. `once`: a message whose id was sent recently is acknowledged and not
+        stored again, if the broker supports that (the embedded one does, within its window). `half`: a
+        single message with the property TRAN_MSG, of the producer group in its property PGROUP
+        (`PRODUCER_GROUP`).
 
         Raises LocalWireError for properties that are too long for the layout.
         """
@@ -273,7 +275,7 @@ class QueueClient:
         return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
-        """Raises what the answer tells; after BrokerTimeout nobody knows whether it is stored."""
+        """Raises the fault of the response; after BrokerTimeout the messages may or may not be stored."""
         answer = self._good(self.connection.finish(opaque, timeout_s=timeout_s), queue.topic)
         place = QueuePlace(queue.topic, queue.broker, self._number(answer, "queueId"))
         ids = tuple(filter(None, answer.fields.get("msgId", "").split(",")))
@@ -295,7 +297,7 @@ class QueueClient:
         return self.connection.start(RequestCode.END_TRANSACTION, fields)
 
     def finish_end(self, opaque: int, half: HalfMessage, *, timeout_s: float | None = None) -> None:
-        """Raises what the answer tells; after BrokerTimeout nobody knows how it ended."""
+        """Raises the fault of the response; after BrokerTimeout the outcome is unknown."""
         self._good(self.connection.finish(opaque, timeout_s=timeout_s), half.topic)
 
     def send(
@@ -309,7 +311,7 @@ class QueueClient:
         return self.finish_send(self.start_send(queue, messages), queue, timeout_s=timeout_s)
 
     def report(self, report: QueryReport) -> None:
-        """Tell how a streaming query stands. Raises what the answer tells: no other gateway takes that."""
+        """Report a streaming query. Raises the fault of the response: other gateways do not support it."""
         self._good(self.connection.call(REPORT_QUERY, {}, report.encode()), "")
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class QueueClient:
         return answers
 
     def _good(self, answer: Command, topic: str) -> Command:
-        """The answer. Raises what it tells when it is a refusal."""
+        """Return the response. Raises its fault if it is an error."""
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise TopicNotFound(topic)
         if answer.code != ResponseCode.SUCCESS:

@@ -7,7 +7,7 @@ import sys
 
 
 def say(*lines: str) -> None:
-    """Plain lines. Nobody may be there to read them; that is no reason not to serve."""
+    """Print plain lines. A closed standard output must not stop the gateway."""
     with contextlib.suppress(OSError):
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()

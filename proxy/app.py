@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logger("popgate.app")
 _BROKER_S = 0.25
-"""What the broker gets also where no time is left: a store that was closed well opens sooner."""
+"""The minimum time for closing the broker: a store that was closed cleanly opens faster."""
 
 
 class CannotStart(Exception):
@@ -72,7 +72,8 @@ class App:
     clock: Clock
     drain_s: float
     lame_duck_s: float = 0.0
-    """Of `drain_s`, what it first serves on; of several processes their supervisor sees to it."""
+    """The part of `drain_s` in which it serves normally; with several processes the supervisor handles
+    that."""
     state: State = "starting"
     deadline: Deadline = field(init=False)
     _told: int = 0
@@ -197,17 +198,17 @@ class App:
         return self.broker.traits.stands_apart and not (membership and membership.is_alone)
 
     def leave(self) -> None:
-        """Not ready any more, and clients are told to connect anew; all are served on, new ones too."""
+        """Report not ready, and ask clients to reconnect; all clients are still served, new ones too."""
         self.state = "draining"
         for door in self.doors:
             door.leave()
         self._told = self.processor.drain()
 
     async def drain(self, since: float | None = None, ends: float | None = None) -> None:
-        """Not ready any more; the doors take no new work and finish the old, so that `stop` ends in time.
+        """Report not ready, accept no new work, and finish requests in progress, so that `stop` ends in time.
 
-        `since`: when it was told to end, if that was not just now; `ends`: when it must be gone, if that is
-        not `drain_s` later. Before the doors close all is served on for `lame_duck_s`.
+        `since`: when the gateway was told to stop, by default now; `ends`: the deadline, by default
+        `drain_s` later. Before the doors close, all requests are served for `lame_duck_s`.
         """
         begin = self.clock.monotonic() if since is None else since
         ends = begin + self.drain_s if ends is None else ends
@@ -229,7 +230,7 @@ class App:
         await asyncio.gather(*(door.drain(*until) for door in self.doors), *leaving)
 
     def farewell(self) -> dict[str, int]:
-        """After the stop: what became of what was under way when the drain began."""
+        """After the stop: the outcome of the requests that were in progress when the drain began."""
         doors = sum((door.farewell() for door in self.doors), Farewell())
         return {
             "connections": doors.connections,

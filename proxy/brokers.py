@@ -27,7 +27,7 @@ def host_of(settings: Settings, broker: Broker, clock: Clock, shared: SharedSett
 
 
 def remote_of(settings: Settings, membership: Membership | None) -> RemoteSettings:
-    """The processes of a gateway have one key for transaction ids: what one begins, another may end."""
+    """Processes of a gateway share a key for transaction ids, so that any of them can end a transaction."""
     values = remote_values(settings)
     if membership is None or not transactions_are_bound(settings):
         return values

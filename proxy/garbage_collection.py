@@ -8,13 +8,11 @@ _YOUNG = 20_000
 """Objects made, beyond those let go, before the young are looked at; Python's own 700 are seven requests."""
 _MIDDLE = 20
 _OLD = 10
-"""Python's own. With 50 it was more than an hour under load until what had grown old and was left in a circle
-was found.
-"""
+"""Python's default. With 50 it took more than an hour under load until old cyclic garbage was found."""
 
 
 def serve_long() -> None:
-    """What is loaded by now stays for good, and is not looked at again; the rest is looked at less often.
+    """Freeze loaded objects, and collect the rest less often.
 
     Measured with single sends through `benchmarks/load`: 0.9 of the CPU.
     """

@@ -32,9 +32,9 @@ _MOST_KINDS = 1024
 
 
 class Sampling(logging.Filter):
-    """Lets `burst` lines of a kind pass in `window_s` seconds; the next one says how many were left out.
+    """Passes `burst` lines of a kind per `window_s` seconds; the next one reports how many were suppressed.
 
-    Debug lines are not sampled: who asks for them wants all.
+    Debug lines are not sampled, because they were requested explicitly.
     """
 
     def __init__(self, *, burst: int, window_s: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -64,9 +64,9 @@ class Sampling(logging.Filter):
 
 
 class Departures(logging.Filter):
-    """Takes clients that went while they were being answered for what they are: no errors.
+    """Suppresses the errors of clients that disconnect while they are being answered.
 
-    gRPC's core calls that an error raised by the method, with a traceback of its insides.
+    gRPC's core logs them as errors of the method, with a traceback of its internals.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -98,9 +98,9 @@ def set_up_logs(
     now: Callable[[], float] = time.monotonic,
     process: int | None = None,
 ) -> None:
-    """Configure structlog and the standard library's root logger; again replaces what was before.
+    """Configure structlog and the standard library's root logger; a second call replaces the first.
 
-    `process`: the number of one of several, told in each of its lines.
+    `process`: the number of a process of several, added to each of its lines.
     """
     target = sys.stderr if stream is None else stream
     as_json = settings.format is LogFormat.JSON or (settings.format is LogFormat.AUTO and not target.isatty())
@@ -170,7 +170,7 @@ class _Numbered:
 def _first_things_first(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """When, how bad, where and what, in front of the values: people read JSON too."""
+    """Put time, level, logger and event before the values: people read JSON too."""
     heads = {key: event.pop(key) for key in ("timestamp", "level", "logger", "event") if key in event}
     return {**heads, **event}
 
@@ -182,7 +182,7 @@ def logger(name: str) -> structlog.stdlib.BoundLogger:
 
 
 def loop_trouble(_loop: object, context: Mapping[str, Any]) -> None:
-    """The event loop's exception handler: what nobody awaited is a line with its traceback, not a print."""
+    """The event loop's exception handler: an unawaited failure is logged with its traceback, not printed."""
     error = context.get("exception")
     known = (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
     logging.getLogger("asyncio").error("%s", context.get("message", "trouble in the loop"), exc_info=known)

@@ -46,9 +46,9 @@ async def _serve(
     ends_within: Callable[[float], None] = lambda _seconds: None,
     terminal: Terminal | None = None,
 ) -> None:
-    """`ends_within` is told the seconds in which the process is to be gone, when it is told to end.
+    """`ends_within` is called with the seconds until the process must be gone, when it is told to stop.
 
-    With a `terminal` SIGHUP ends the gateway only when that was closed; else it has the settings read anew.
+    With a `terminal` SIGHUP stops the gateway only if that was closed; otherwise it reloads the settings.
     """
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(loop_trouble)

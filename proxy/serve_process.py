@@ -54,7 +54,7 @@ def _serve() -> None:
 
 
 def _settings() -> Settings:
-    """Those that were looked at before this was loaded anew; else what another process reads."""
+    """The settings from before the program was re-executed; otherwise those that another process reads."""
     if _LOADED_ANEW in os.environ:
         from proxy.supervision.replacement import settings_left
 

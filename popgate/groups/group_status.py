@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Standing:
-    """How a group stands with a topic, for operators and metrics; retries of the topic count with it.
+    """The progress of a group on a topic, for operators and metrics; retries of the topic count with it.
 
-    `lag` is all that is not done: `unread`, never looked at; `free`, can be delivered again, or first;
-    `in_flight`, delivered and invisible; `behind`, kept back by earlier messages of its message group.
-    `refused`: those of `free` that passed the filter of nobody who looked. `receivers`: pops that wait now.
-    `full`: so much is unfinished that nothing new is given out. `redelivered` and `dead_lettered` count
-    since the broker started.
+    `lag` is the number of unfinished messages: `unread`, never delivered; `free`, available for delivery;
+    `in_flight`, delivered and invisible; `behind`, blocked by earlier messages of their message group.
+    `refused`: those of `free` that passed no consumer's filter. `receivers`: pops that wait now. `full`: too
+    many messages are unfinished, so no new ones are delivered. `redelivered` and `dead_lettered` count since
+    the broker started.
     """
 
     group: str
@@ -32,13 +32,13 @@ class Standing:
 
 @dataclass(slots=True, frozen=True)
 class Held:
-    """A message that was delivered and is invisible: who has it, since when, and what waits behind it.
+    """A message that was delivered and is invisible: its holder, since when, and what it blocks.
 
-    `receipt` is good for it now. `holder`: the client id of the receive that took it; a very long one
-    stands by its hash, `#…`. `until_ms`: when it comes back by itself. `renewals`: how often its time
-    was changed since, by the client or by the gateway (63 and more are told as 63). `waiting_behind`:
+    `receipt` is valid for it now. `holder`: the client id of the receive that popped it; a very long one
+    is replaced by its hash, `#…`. `until_ms`: the end of its invisible time. `renewals`: how often its time
+    was changed since, by the client or by the gateway (63 means 63 or more). `waiting_behind`:
     messages that cannot be delivered before this one is finished, as far as the broker has looked.
-    `lite_topic`: of a group that takes lite topics the one that it is of; then also the others wait there.
+    `lite_topic`: its lite topic, for a group that takes these; then the other messages wait there.
     """
 
     topic: str

@@ -7,10 +7,10 @@ from enum import Enum, unique
 
 @unique
 class Verdict(Enum):
-    """What became of a message that a client was made to consume."""
+    """The result of a message that a client was asked to consume."""
 
     CONSUMED = "consumed"
     FAILED = "failed"
-    """Its listener said so, or raised."""
+    """The listener returned failure, or raised."""
     CORRUPTED = "corrupted"
     """The client could not read the message."""

@@ -67,19 +67,20 @@ class QueueNumbers:
         return all(queue in self._numbers for queue in queues)
 
     def grown(self, queues: Iterable[Numbered]) -> QueueNumbers:
-        """With numbers for those that have none, in the order of their brokers' names and their ids.
+        """Assign numbers to queues without one, in the order of their brokers' names and their ids.
 
-        So all who see the same queues give the same numbers. Raises ValueError: there are too many.
+        So all gateways that see the same queues assign the same numbers. Raises ValueError: there are too
+        many.
         """
         fresh = sorted({queue for queue in queues if queue not in self._numbers})
         return QueueNumbers((*self.queues, *fresh)) if fresh else self
 
     def joined(self, other: QueueNumbers) -> QueueNumbers:
-        """What two say together. Of two that tell one story the longer one; the order does not matter.
+        """Merge two records, in any order. If one extends the other, the result is the longer one.
 
-        Where they contradict each other (two gave numbers at once, each where the other was not heard) the
-        longer one counts, of equally long ones the first by name, and what only the other one has is
-        appended: all who hear both come to the same.
+        If they conflict (two gateways assigned numbers at once, before each saw the other's record) the
+        longer one wins, of equally long ones the first by name, and queues that only the other one has are
+        appended: all readers of both compute the same result.
         """
         winner, loser = sorted((self, other), key=lambda record: (-len(record), record.queues))
         return winner.grown(loser.queues)
@@ -103,7 +104,7 @@ class QueueNumbers:
 
     @classmethod
     def decode(cls, text: str) -> QueueNumbers:
-        """Raises ValueError for what `encode` did not make."""
+        """Raises ValueError for a text that `encode` cannot have written."""
         if len(text) > _LONGEST_TEXT or _DEEPEST in text:
             raise ValueError("it is no record of queues: it is too long, or too deep")
         runs = json.loads(text)
@@ -119,7 +120,7 @@ class QueueNumbers:
 
 
 def may_be_numbered(broker: str) -> bool:
-    """Whether a record can name the broker. Anybody may tell a name server of a broker with any name."""
+    """Whether a record can contain the broker name. Any peer may register a broker under any name."""
     return (
         0 < len(broker) <= _LONGEST_NAME
         and _DEEPEST not in broker
@@ -128,7 +129,7 @@ def may_be_numbered(broker: str) -> bool:
 
 
 def joined(records: Iterable[QueueNumbers]) -> QueueNumbers:
-    """What all of them say together, in whatever order they come."""
+    """Merge all of them, in any order."""
     ordered = sorted(records, key=lambda record: (-len(record), record.queues))
     return reduce(QueueNumbers.joined, ordered, QueueNumbers())
 

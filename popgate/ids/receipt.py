@@ -20,8 +20,8 @@ OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2 = range(3)
 
 NO_BROKER = "INVALID_RECEIPT_HANDLE: cannot find broker"
 NO_RECALL_HANDLE = "recall handle is invalid"
-"""What RocketMQ answers to a receipt handle of a broker that it does not know, and to a recall handle that is
-none (`GatewayError.known_as`)."""
+"""RocketMQ's message for a receipt handle of an unknown broker, and for an invalid recall handle
+(`GatewayError.known_as`)."""
 _LONGEST = 512
 is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch
 """Whether a text may be the tenth field of a handle: one or two CRC-32 in hexadecimal digits."""

@@ -29,7 +29,7 @@ class PackedMessages:
     sys_flag: int = 0
     producer_group: str = ""
     origins: Sequence[tuple[int, str]] = ()
-    """When and where each was born, in ms and as "ip:port"; empty: only the properties tell."""
+    """Birth time in ms and host ("ip:port") of each; empty: only the properties have them."""
     keys: Sequence[Sequence[str]] = ()
     """The keys of each; empty like `origins`."""
     broker: str = ""
@@ -41,7 +41,7 @@ class PackedMessages:
 
     @classmethod
     def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:
-        """Of finished messages, which agree in what is not of each. Raises LocalWireError."""
+        """Pack messages that differ only in their own fields. Raises LocalWireError."""
         first = messages[0]
         blocks = [message.properties for message in messages]
         longest = max([len(block) for block in blocks])
@@ -113,6 +113,6 @@ def _number(text: bytes | None) -> int:
 
 
 def signed(number: int) -> int:
-    """As a signed 32 bit number, which is what the protocol has."""
+    """As a signed 32-bit number, as in the protocol."""
     number &= 0xFFFFFFFF
     return number - (1 << 32) if number & 0x80000000 else number

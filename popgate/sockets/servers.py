@@ -23,7 +23,7 @@ def stop_accepting(server: asyncio.Server) -> None:
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Accept no more; afterwards all who were accepted have got their protocol. May be repeated."""
+    """Stop accepting; afterwards every accepted connection has its protocol. May be repeated."""
     stop_accepting(server)
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -20,7 +20,7 @@ def parse_path(rest: str) -> str:
 
 
 def make_room(path: str) -> None:
-    """Remove a socket that nobody listens at any more. Raises OSError when somebody does."""
+    """Remove a stale socket file. Raises OSError if a process listens at it."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.stat(path).st_mode):
             if _answers(path):
@@ -60,7 +60,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """What the file at a path is known by; None: there is none."""
+    """The identity of the file at a path; None: there is none."""
     try:
         return _identity(path)
     except OSError:

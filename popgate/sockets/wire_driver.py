@@ -20,7 +20,7 @@ _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDict
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """What all connections of a loop read into: each takes what came before the next one reads."""
+    """The receive buffer of all connections of a loop: each consumes its data before the next one reads."""
     buffer = _buffers.get(loop)
     if buffer is None:
         buffer = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
@@ -28,11 +28,11 @@ def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
 
 
 class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
-    """One connection, of `wire`. Who derives from it says what events mean, and what goes out.
+    """One connection of `wire`. Subclasses handle its events and produce its output.
 
-    `paused`: the other side does not read; nothing is handed to the transport until it does, so that
-    what was not written is known. `write_soon` may be called as often as one likes: the transport is
-    written to once, when the loop comes round.
+    `paused`: the peer does not read; nothing is passed to the transport until it does, so that the unwritten
+    bytes are known. `write_soon` may be called any number of times: the transport is written to once per
+    turn of the loop.
     """
 
     def __init__(self, wire: Machine, loop: asyncio.AbstractEventLoop) -> None:
@@ -47,11 +47,11 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         """The connection is there."""
 
     def on_event(self, event: Event) -> None:
-        """The other side said something."""
+        """Handle an event from the peer."""
         raise TypeError(f"{type(self).__name__} does not say what an event means")
 
     def on_heard(self) -> None:
-        """Bytes came, before their events are told."""
+        """Called when bytes were received, before their events."""
 
     def on_nonsense(self, error: PeerWireError) -> None:
         """The other side broke the protocol; by default the connection is cut."""
@@ -61,17 +61,17 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         """The connection is over, for whatever reason."""
 
     def outgoing(self) -> list[bytes]:
-        """What is to be written next, taken; asked until there is nothing, or the other side is slow."""
+        """Remove and return the next bytes to write; called until there are none, or the peer is slow."""
         return self.wire.data_to_send()
 
     def write_soon(self) -> None:
-        """Write what there is before the loop waits again."""
+        """Schedule a write before the loop waits again."""
         if not self._due and not self.paused and self.transport is not None:
             self._due = True
             self.loop.call_soon(self._write)
 
     def cut(self) -> None:
-        """Close at once, without saying what is left to say."""
+        """Close at once, without writing pending output."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -23,7 +23,7 @@ PASSING = frozenset(
 )
 """Faults that may be gone when the same is asked or sent again."""
 _LONGEST_IDLE_S: Final = 60.0
-"""The door closes connections that say nothing for two minutes, and what lies between may be quicker."""
+"""The door closes connections that are silent for two minutes; proxies in between may be quicker."""
 
 
 class Reaching(Protocol):
@@ -44,9 +44,9 @@ _idle: dict[_Key, tuple[float, BlockingConnection]] = {}
 
 @contextmanager
 def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
-    """A client for one piece of work; its connection is kept for a minute when that ends well.
+    """A client for one piece of work; if that succeeds its connection is cached for a minute.
 
-    Raises SparkSourceError: what a GatewayError says, with the code of its fault, and which endpoints it was.
+    Raises SparkSourceError with the sentence of the GatewayError, the code of its fault, and the endpoints.
     """
     gateway = options.gateway
     credentials = gateway.credentials()
@@ -73,13 +73,13 @@ def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -
 
 
 def passes(error: SparkSourceError) -> bool:
-    """Whether what `client_of` raised is one of the `PASSING`."""
+    """Whether an error that `client_of` raised is temporary (`PASSING`)."""
     cause = error.__cause__
     return isinstance(cause, GatewayError) and cause.fault in PASSING
 
 
 def close_idle() -> None:
-    """Close what is kept; for tests, and for programs that look for what they left open."""
+    """Close all cached connections, for tests that check for open ones."""
     while _idle:
         _idle.popitem()[1][1].close()
 
@@ -90,7 +90,7 @@ def _close_older(time_s: float) -> None:
 
 
 def _connected(options: Reaching, credentials: Credentials | None) -> BlockingConnection:
-    """To the first endpoint that takes a connection. Raises what the last one raised."""
+    """Connect to the first endpoint that accepts. Raises the error of the last one."""
     gateway = options.gateway
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
     context = None if gateway.tls is None else gateway.tls.context()

@@ -35,7 +35,7 @@ class SparkSourceError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What it says without the code."""
+        """The message without the code."""
         return str(self.args[0]).partition("] ")[2]
 
     def __reduce__(self) -> tuple[type[SparkSourceError], tuple[Code, str]]:
@@ -43,12 +43,12 @@ class SparkSourceError(Exception):
 
 
 def illegal_option(name: str, value: str, why: str) -> SparkSourceError:
-    """Of an option whose value cannot be right; `why` ends the sentence, and says what to do."""
+    """An invalid value of an option; `why` ends the sentence, and says what to do."""
     return SparkSourceError(Code.ILLEGAL_OPTION, f"option {name} = {shown(value)}: {why}")
 
 
 def data_loss(sentence: str) -> SparkSourceError:
-    """What failOnDataLoss decides on; what it does not has the code alone."""
+    """A data loss that failOnDataLoss can turn into a warning; others have the code alone."""
     return SparkSourceError(
         Code.DATA_LOSS,
         f"{sentence}; with failOnDataLoss=false what is gone is passed over, with a warning in the log",

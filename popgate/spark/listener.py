@@ -66,6 +66,6 @@ class RocketMQListener(StreamingQueryListener):
             _log.warning("query %s failed: %s", query, event.exception)
 
     def close(self) -> None:
-        """Report what is due, and nothing after that: for programs that outlive their queries."""
+        """Send the pending reports and stop, for programs that outlive their queries."""
         if self._reporter is not None:
             self._reporter.close()

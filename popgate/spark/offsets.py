@@ -107,7 +107,7 @@ def nested(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def flat(document: object, *, least: int = 0) -> dict[QueuePlace, int]:
-    """What `nested` made, or a user wrote. Raises SparkSourceError (ILLEGAL_OFFSET)."""
+    """Parse the output of `nested`, or a user's text. Raises SparkSourceError (ILLEGAL_OFFSET)."""
     offsets = {}
     for topic, brokers in _entries(document, "the offsets"):
         for broker, queues in _entries(brokers, f"topic {shown(topic)}"):

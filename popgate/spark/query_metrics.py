@@ -40,9 +40,9 @@ class Lag:
 
 
 def lag_of(end: str, latest: str) -> Lag | None:
-    """Of two offsets of a source, as Spark tells them; None: they are not of this connector, or not there.
+    """The lag between two offsets of a source, from Spark's progress; None: missing, or of another source.
 
-    Queues that vanished have nothing to be behind of.
+    Queues that vanished have no lag.
     """
     try:
         reached, there = (StreamOffset.decode(json.loads(text)).queues for text in (end, latest))
@@ -66,7 +66,7 @@ class QueryMetrics:
         """By query, those that are of this connector."""
 
     def note(self, query: str, progress: Mapping[str, Any]) -> list[Lag]:
-        """Take what Spark tells of a trigger; the lags of the query's sources that are of this connector."""
+        """Record Spark's progress of a trigger; returns the lags of the sources of this connector."""
         lags = []
         sources = []
         with self._lock:
@@ -108,7 +108,7 @@ class QueryMetrics:
         return lags
 
     def report(self, query: str) -> QueryReport | None:
-        """What a gateway is told of a query; None: of one that reads nothing by this connector nothing."""
+        """The report of a query for a gateway; None for a query that reads nothing by this connector."""
         with self._lock:
             sources, samples = self._sources.get(query), self._queries.get(query, {})
             figures = {name: values[()] for name, values in samples.items() if name in FIGURES}
@@ -156,7 +156,7 @@ def serve_text(text: Callable[[], str], *, port: int, host: str = "127.0.0.1") -
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Nothing: who looks at figures is of no interest."""
+            """Suppress the access log."""
 
     server = ThreadingHTTPServer((host, port), Answer)
     threading.Thread(target=server.serve_forever, name="popgate-spark-metrics", daemon=True).start()

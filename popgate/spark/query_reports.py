@@ -41,7 +41,7 @@ Connect = Callable[[_Way], AbstractContextManager[QueueClient]]
 
 
 class QueryReporter:
-    """Reports the queries that it is told of, until it is closed."""
+    """Reports queries to a gateway until it is closed."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class QueryReporter:
         self._last: dict[str, tuple[QueryReport, float]] = {}
         """The last report of each query that runs, and when it was made."""
         self._told_at: dict[str, float] = {}
-        """When each query that runs was told of last, by the real time."""
+        """The time of the last report of each running query, on the real clock."""
         self._due: dict[str, None] = {}
-        """Queries of which something is to be told, in their order."""
+        """Queries with a pending report, in order."""
         self._ended: dict[str, QueryReport] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
         self._failing: set[str] = set()
-        """Queries of which the log says already that no report is taken."""
+        """Queries whose failing reports were logged already."""
 
     def put(self, report: QueryReport) -> None:
-        """Tell this soon, and again, in the place of what was told of the query before."""
+        """Send this report soon, and repeatedly, in place of the query's earlier one."""
         with self._changed:
             if self._closed:
                 return
@@ -78,7 +78,7 @@ class QueryReporter:
             self._wake(report.query)
 
     def end(self, query: str) -> None:
-        """Tell that it has ended, where it was told of at all."""
+        """Report the end of a query, if it was reported at all."""
         with self._changed:
             last = self._last.pop(query, None)
             self._told_at.pop(query, None)
@@ -87,7 +87,7 @@ class QueryReporter:
                 self._wake(query)
 
     def close(self) -> None:
-        """Tell what is due, and nothing after that."""
+        """Send the pending reports and stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -108,7 +108,7 @@ class QueryReporter:
             self._tell(reports)
 
     def _next(self) -> list[QueryReport]:
-        """What to tell now; it waits until there is something. Empty: it is closed."""
+        """Wait for the next reports to send. Empty: the reporter is closed."""
         with self._changed:
             while not self._closed:
                 now = time.monotonic()

@@ -19,15 +19,16 @@ from popgate.spark.source import RocketMQDataSource
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_SHIPPED: Final = frozenset({"_app", "testing", "__pycache__"})
-"""Folders of the package that no task needs: the gateway itself, and what tests use."""
+"""Folders of the package that tasks do not need: the gateway itself, and test support."""
 
 
 def session_settings(*, local_checkpoints: bool) -> dict[str, str]:
-    """What `rocketmq_session` sets, by Spark's names.
+    """The settings of `rocketmq_session`, by Spark's names.
 
-    Python's workers are spoken to over sockets in the file system, because the small answers of a task wait
-    for each other over TCP. State lies in RocksDB, of which a batch writes its changes. `local_checkpoints`:
-    Spark's default way to write a checkpoint starts a process for each file on a local disk.
+    Python workers communicate over Unix domain sockets, because over TCP the small responses of a task wait
+    for each other. State is stored in RocksDB, of which a batch writes its changes only.
+    `local_checkpoints`: Spark's default way to write a checkpoint starts a process for each file on a local
+    disk.
     """
     settings = {
         "spark.python.unix.domain.socket.enabled": "true",
@@ -47,11 +48,11 @@ def rocketmq_session(
     local_checkpoints: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session, or the one that is there already, with `session_settings`; `settings` come before them.
+    """Create a session, or return the existing one, with `session_settings`; `settings` take precedence.
 
-    `master` None: the one that spark-submit or its files tell. A local one tries tasks four times, which it
-    would once by default. `local_checkpoints` is for folders on a disk of this machine; it is False for
-    those on HDFS or in object stores. Python's workers run this interpreter unless PYSPARK_PYTHON is set.
+    `master` None: as configured by spark-submit or its files. A local master retries tasks up to four
+    attempts, instead of one by default. `local_checkpoints` is for folders on a disk of this machine; use
+    False for HDFS and object stores. Python workers run this interpreter unless PYSPARK_PYTHON is set.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)

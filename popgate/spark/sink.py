@@ -29,7 +29,7 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: how many rows it sent, and what it knows of a batch with a ledger."""
+    """A task's message to the driver: the rows that it sent, and its result for a batch with a ledger."""
 
     rows: int
     opened: Opened | None = None
@@ -38,7 +38,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What both writers do in a task."""
+    """Common to the tasks of both writers."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, streaming: bool) -> None:
         check_sink_columns(((field.name, field.dataType.simpleString()) for field in schema.fields), options)
@@ -88,7 +88,7 @@ class _Writing:
             commit_batch(self._options, [part_of(each) for each in parts])
 
     def _abort(self, messages: _Messages) -> None:
-        """What was sent stays sent. Spark calls this after a commit that failed, too, with all messages."""
+        """Sent messages stay. Spark also calls this after a failed commit, with all messages."""
         parts = [each for each in messages if isinstance(each, Written)]
         if self._options.transactional:
             drop_batch(self._options, [part_of(each) for each in parts], _log.warning)
@@ -129,6 +129,6 @@ class RocketMQStreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def part_of(written: Written) -> Part:
-    """What a task told of a batch with a ledger."""
+    """A task's result for a batch with a ledger."""
     assert written.opened is not None and written.outcome is not None  # noqa: S101, PT018 - `write` made it
     return Part(written.opened, written.batch, written.outcome)

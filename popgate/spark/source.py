@@ -79,7 +79,7 @@ class TickPartition(InputPartition):
 
 
 class RocketMQReader(DataSourceReader):
-    """One batch: what lies between two positions when it is planned."""
+    """A batch query: the messages between two positions at planning time."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema, self._options = schema, options

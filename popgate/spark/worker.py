@@ -8,9 +8,9 @@ from functools import cache
 
 @cache
 def settle() -> None:
-    """In the first task; later ones find it done.
+    """Freeze loaded objects for the garbage collector, once per process.
 
-    Spark collects garbage after each task, and what is loaded by now need not be looked at each time. Not by
-    `gc.get_freeze_count()`: that counts all that is frozen, which takes some 7 ms.
+    Spark collects garbage after each task, and need not traverse loaded modules each time. It does not check
+    `gc.get_freeze_count()`, which counts all frozen objects in some 7 ms.
     """
     gc.freeze()

@@ -23,7 +23,7 @@ Test: TypeAlias = "Callable[[Row], bool | None]"
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _INTEGER = re.compile(rb"[+-]?[0-9]+\Z")
 _LONGEST_NUMBER = 64
-"""Bytes; a number is told in fewer, and reading more would cost a hostile sender's receivers."""
+"""Bytes; real numbers are shorter, and parsing more would let a hostile sender slow down receivers."""
 _LOOKS: dict[str, Callable[[bytes, bytes], bool]] = {
     "CONTAINS": operator.contains,
     "STARTSWITH": lambda text, part: text.startswith(part),

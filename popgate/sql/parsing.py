@@ -25,7 +25,7 @@ _TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @dataclass(slots=True)
 class _Operand:
-    """A part of an expression. Only one of `name`, `literal` and `test` says what it is.
+    """A part of an expression. Exactly one of `name`, `literal` and `test` is set, or none.
 
     `name`: a property. `literal`: a constant as written, kept in `value`. `test`: a condition.
     None of them: a negated operand. `depth` counts the closures below this one.

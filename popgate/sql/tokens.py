@@ -58,7 +58,7 @@ _LINE_END = re.compile(r"[\n\r]")
 
 
 def split_tokens(expression: str) -> list[Token]:
-    """The tokens, an END at their end. Raises IllegalFilter for what is no token."""
+    """The tokens, followed by END. Raises IllegalFilter for an invalid token."""
     tokens: list[Token] = []
     at, end = 0, len(expression)
     # Looked up once: a search from each of many signs would take quadratic time.

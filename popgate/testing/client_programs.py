@@ -24,7 +24,7 @@ LONGEST_RUN_S = 900.0
 
 
 class Facts(list[dict[str, Any]]):
-    """What a driver told about one run, in order."""
+    """The events that a driver reported about one run, in order."""
 
     def of(self, fact: str, **fields: Any) -> list[dict[str, Any]]:
         """The facts of one kind with these values."""

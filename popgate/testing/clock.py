@@ -30,7 +30,7 @@ class MovableClock:
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic: float = 1_000.0) -> None:
         self._monotonic_ns = round(monotonic * _NS)
         self._wall_ns = now_ms * 1_000_000 - self._monotonic_ns
-        """What to add to the monotonic time for the wall clock's."""
+        """The offset from the monotonic time to the wall clock."""
         self._alarms: list[tuple[int, int, _Alarm]] = []
         self._count = itertools.count()
 
@@ -47,9 +47,9 @@ class MovableClock:
         return alarm
 
     def advance(self, seconds: float) -> None:
-        """Move both times forward by `seconds`, calling what is due on the way.
+        """Move both times forward by `seconds`, running timers when they are due.
 
-        Raises AssertionError when something rings again and again without time passing.
+        Raises AssertionError for a timer that fires again and again without time passing.
         """
         end = self._monotonic_ns + round(seconds * _NS)
         rings = 0
@@ -71,10 +71,10 @@ class MovableClock:
         return max(self._alarms[0][0] - self._monotonic_ns, 0) / _NS
 
     async def run(self, seconds: float, turn: Callable[[], Awaitable[None]]) -> None:
-        """Move both times forward as `advance` does, but let the loop work after everything that is due.
+        """Move both times forward as `advance` does, but let the loop run after each timer.
 
-        `turn` lets it: what one alarm set going is done before the next one rings. Raises
-        AssertionError when something rings again and again without end.
+        `turn` runs the loop, so that the work of one timer is finished before the next one fires. Raises
+        AssertionError for timers that fire without end.
         """
         end = self._monotonic_ns + round(seconds * _NS)
         rings = 0

@@ -72,7 +72,7 @@ def framed(message: bytes, *, flag: int = 0) -> bytes:
 
 
 def split(sent: bytes) -> Iterator[tuple[str, int, int, bytes]]:
-    """Kind, flags, stream and payload of each frame of what was sent, which is whole ones."""
+    """Kind, flags, stream and payload of each frame of the given bytes, which are complete frames."""
     at = 0
     while at < len(sent):
         size = int.from_bytes(sent[at : at + 3], "big")
@@ -83,7 +83,7 @@ def split(sent: bytes) -> Iterator[tuple[str, int, int, bytes]]:
 
 
 def whole_and_rest(sent: bytes) -> tuple[bytes, bytes]:
-    """The frames at the beginning that are there as a whole, and what is behind them."""
+    """The complete frames at the beginning, and the remaining bytes."""
     end = at = 0
     while at + 9 <= len(sent):
         at += 9 + int.from_bytes(sent[at : at + 3], "big")

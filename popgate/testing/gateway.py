@@ -31,7 +31,7 @@ _STARTS_WITHIN_S = 240.0
 _STOPS_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 60.0
 _GONE_WITHIN_S = 240.0
-"""For who asks how it ended: on a machine that does much else it takes its time."""
+"""The timeout for the exit status: a busy machine takes its time."""
 _FREED_WITHIN_S = 100.0
 """A port: the system keeps that of a connection that has ended for a minute."""
 _HEEDED = (signal.SIGHUP, signal.SIGINT) if sys.platform != "win32" else ()
@@ -52,7 +52,7 @@ CREATE_ON_USE = ("--set", "topics.auto_create=true", "--set", "groups.auto_creat
 
 
 class GatewayDidNotStart(Exception):
-    """The process ended, or was not ready in time; the text has what it printed."""
+    """The process ended, or was not ready in time; the text has its output."""
 
 
 class GatewayProcess:
@@ -94,7 +94,7 @@ class GatewayProcess:
         self._python = python
         self._process: subprocess.Popen[str] | None = None
         self._comes_after = False
-        """Whether the one before it has ended, so that nobody should have its ports."""
+        """Whether its predecessor has ended, so that its ports are not free for others."""
         self._out: deque[str] = deque(maxlen=_LINES_KEPT)
         self._err: deque[str] = deque(maxlen=_LINES_KEPT)
         self._readers: list[threading.Thread] = []
@@ -120,12 +120,12 @@ class GatewayProcess:
 
     @property
     def output(self) -> str:
-        """What it printed to standard output so far."""
+        """Its standard output so far."""
         return "".join(self._out)
 
     @property
     def log(self) -> str:
-        """What it printed to standard error so far."""
+        """Its standard error so far."""
         return "".join(self._err)
 
     # -- its life ---------------------------------------------------------------------------------
@@ -314,9 +314,9 @@ class GatewayProcess:
                     time.sleep(0.1)
 
     def _heeding(self) -> Sequence[str]:
-        """What to put before a command, so that it heeds the signals that our own starter had ignored.
+        """A command prefix that restores the signals that the caller's parent had ignored.
 
-        `nohup` and shells that start jobs in the background have some ignored, and processes inherit that.
+        `nohup` and shells that start background jobs ignore some, and processes inherit that.
         """
         if all(signal.getsignal(number) != signal.SIG_IGN for number in _HEEDED):
             return ()
@@ -354,8 +354,10 @@ def _names_a_port(address: str) -> bool:
 
 
 def _bound(address: str) -> socket.socket | None:
-    """The port of an address, bound and not listened at: whoever asks the system for any port is not given
-    it, and who names it can have it all the same. None: somebody has it."""
+    """Bind the port of an address without listening.
+
+    The system does not assign it to others, but it can still be bound by number. None: the port is in use.
+    """
     parts = urlsplit(address)
     link = socket.socket(socket.AF_INET6 if ":" in str(parts.hostname) else socket.AF_INET)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -22,13 +22,13 @@ LONGEST_BUILD_S = 1_500.0
 """A cold build of the largest thing, on a busy machine of two cores, and then some; with all its tries."""
 _LONGEST_REPORT = 3_000
 FETCH_TRIES = 4
-"""For what asks a registry: one that does not answer, or refuses for a moment, is asked again."""
+"""Attempts of downloads: a registry may be unreachable or refuse for a moment."""
 _REST_S = 5.0
 """After the first try; after each further one twice as long."""
 
 
 class Missing(Exception):
-    """What a test needs is not on this machine, and could not be fetched; the text says what and why."""
+    """A requirement of a test is missing and could not be downloaded; the text names it and the cause."""
 
 
 class ToolFailed(Missing):
@@ -51,7 +51,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def digest(seed: str, sources: Sequence[Path], root: Path) -> str:
-    """A name for what is made from these files of `root` and a text."""
+    """A name derived from these files of `root` and a text."""
     made = hashlib.sha256(seed.encode())
     for source in sources:
         made.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
@@ -66,9 +66,9 @@ def made_once(
     using: Sequence[str] = (),
     making: Sequence[str] = (),
 ) -> Path:
-    """The folder that `make` fills, once for each `key`; what an interruption left is made anew.
+    """The folder that `make` fills, once per `key`; the rest of an interrupted attempt is replaced.
 
-    `using` are the commands that the made thing needs, `making` those that making it needs. Raises Missing.
+    `using` are the commands that the result needs, `making` those that building it needs. Raises Missing.
     """
     folder = cache_folder() / f"{name}-{key}"
     with locked(name):
@@ -92,9 +92,9 @@ def run_tool(
     tries: int = 1,
     unless: Sequence[str] = (),
 ) -> None:
-    """Run a tool in a folder, so often until it ends well, but not again where it printed a text of `unless`.
+    """Run a tool in a folder until it succeeds; no retry if its output contains a text of `unless`.
 
-    All tries together take LONGEST_BUILD_S at most. Raises ToolFailed with the end of what it printed last.
+    All attempts together take LONGEST_BUILD_S at most. Raises ToolFailed with the end of the last output.
     """
     end = time.monotonic() + LONGEST_BUILD_S
     for number in range(1, tries + 1):

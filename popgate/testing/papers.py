@@ -17,7 +17,7 @@ subjectKeyIdentifier = hash
 authorityKeyIdentifier = keyid
 subjectAltName = DNS:localhost, IP:127.0.0.1
 """
-"""What OpenSSL makes by itself may sign others, and rustls takes no such certificate of a server."""
+"""OpenSSL's default certificates may sign others, and rustls refuses such a certificate of a server."""
 
 
 class Papers:

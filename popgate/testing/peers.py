@@ -34,7 +34,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         self.opaque = 0
         self.asked: dict[int, asyncio.Future[Command]] = {}
         self.deaf = False
-        """Whether nobody is there any more who would hear."""
+        """Whether received data is discarded."""
 
     def send(self, command: Command) -> None:
         self.wire.send(command)
@@ -50,7 +50,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         return answer
 
     def say(self, command: Command) -> None:
-        """Tell the client something that needs no answer."""
+        """Send the client a one-way command."""
         command.flag |= 2
         self.send(command)
 
@@ -61,7 +61,7 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
         self.peer._heard(self)
 
     def leave(self) -> None:
-        """End it, and hear no more. It is over when the other side has noticed, and closed its end."""
+        """Close it gracefully: done when the other side has closed its end."""
         self.deaf = True
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -96,8 +96,8 @@ class PeerConnection(WireDriver[RemotingWire, Command]):
 class ScriptedPeer:
     """Answers requests by the script of their code; heartbeats with SUCCESS, others with 'not supported'.
 
-    `requests` has all that came, heartbeats included. While `silent`, nothing is answered; what came is
-    answered by nobody later. `stop` and `start` again: the same port.
+    `requests` has all received requests, including heartbeats. While `silent`, none is answered, not even
+    later. `stop` and `start` again use the same port.
     """
 
     def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
@@ -130,7 +130,7 @@ class ScriptedPeer:
         await self.stop()
 
     def on(self, code: int, script: Script) -> None:
-        """Answer requests of this code with what `script` makes of them; it may be async."""
+        """Answer requests of this code with the result of `script`, which may be async."""
         self._scripts[code] = script
 
     def of(self, code: int) -> list[Command]:
@@ -145,9 +145,9 @@ class ScriptedPeer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more and end every connection, as a process does that is killed.
+        """Stop listening and close every connection, like a killed process.
 
-        Afterwards the clients know: nobody can be asked any more by a connection that seems open.
+        Afterwards no client can still use a connection that seems open.
         """
         if self._server is not None:
             await close_server(self._server)
@@ -236,7 +236,7 @@ class ScriptedNameServer(ScriptedPeer):
         return data
 
     def add_topic(self, topic: str, *brokers: str, queues: int = 4, perm: int = 6) -> TopicRoute:
-        """A topic on brokers that are known, all of them if none is said."""
+        """Add a topic on known brokers; by default on all of them."""
         names = brokers or tuple(self.brokers)
         route = TopicRoute(
             tuple(QueueData(name, queues, queues, perm) for name in names),

@@ -12,7 +12,7 @@ from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import IS_ONEWAY, VERSION, Command, RemotingWire, encode_command
 
 ANSWER_S = 60.0
-"""For an answer: a machine that tests is busy, and only what never comes is wrong."""
+"""The timeout of a response: a test machine is busy, so only a missing response is an error."""
 
 
 class RemotingClient(WireDriver[RemotingWire, Command]):
@@ -31,7 +31,7 @@ class RemotingClient(WireDriver[RemotingWire, Command]):
         self.serialization = serialization
         self.asked: deque[Command] = deque()
         self.replies: Callable[[Command], Command] | None = None
-        """What answers requests of the server at once; they are not among `asked` then."""
+        """Functions that answer requests of the server at once; these are not added to `asked`."""
         self.heard: list[Command] = []
         """Answers, in the order in which they came."""
         self._waiting: dict[int, asyncio.Future[Command]] = {}
@@ -101,7 +101,7 @@ class RemotingClient(WireDriver[RemotingWire, Command]):
         self.transport.write(data)
 
     async def next_asked(self) -> Command:
-        """What the server asks next."""
+        """The next request of the server."""
         async with asyncio.timeout(ANSWER_S):
             while not self.asked:
                 self._changed.clear()

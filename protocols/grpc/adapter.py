@@ -11,7 +11,7 @@ from protocols.drain import CUT_S, Farewell, UnderWay, cut_time
 from protocols.grpc.codec.endpoints import fixed_endpoints
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.rpcs import health as health_service
-from protocols.grpc.rpcs.dispatcher import SERVICE, Calls, Door
+from protocols.grpc.rpcs.dispatcher import SERVICE, RpcDispatcher, RpcHandler
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.namespaces import NamespacedDoor
 from protocols.grpc.rpcs.reflection import Reflection
@@ -104,7 +104,7 @@ class GrpcAdapter:
         self._reflection = reflection
         health.start()
 
-    def _make_server(self, door: Calls, reflection: Reflection | None) -> Server:
+    def _make_server(self, door: RpcHandler, reflection: Reflection | None) -> Server:
         house, listen = self._house, self._listen
         if self._transport == HTTP2:
             limits = Http2Limits(
@@ -146,10 +146,10 @@ class GrpcAdapter:
             certificate=self._certificate,
         )
 
-    def _make_door(self, service: MessagingService, health: Health) -> Door:
+    def _make_door(self, service: MessagingService, health: Health) -> RpcDispatcher:
         house = self._house
         if house.faults is None:
-            return Door(service, health, house.clock, house.authenticator)
+            return RpcDispatcher(service, health, house.clock, house.authenticator)
         from protocols.grpc.rpcs.faults import FaultyDoor
 
         return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)

@@ -38,7 +38,7 @@ class Call(Protocol):
         ...
 
 
-class Answers(Protocol[AnswerT_contra]):
+class ResponseStream(Protocol[AnswerT_contra]):
     """The answering side of a server-streaming RPC."""
 
     async def write(self, answer: AnswerT_contra) -> None:
@@ -62,7 +62,7 @@ class Answers(Protocol[AnswerT_contra]):
         ...
 
 
-class Commands(Protocol):
+class TelemetryChannel(Protocol):
     """Both sides of a Telemetry stream. Reading and writing may go on at the same time."""
 
     async def read(self) -> TelemetryCommand | None:

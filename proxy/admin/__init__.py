@@ -9,11 +9,11 @@ _AUTHORITIES = "SSL_CERT_FILE"
 
 
 def _load_aiohttp() -> None:
-    """Load aiohttp without the authorities of its client.
+    """Load aiohttp without the certificate authorities of its client.
 
-    It reads those of the machine when it is imported (`aiohttp.connector`, 3.14): 0.08 s of CPU at each
-    start, and 1.7 MB that stay. Our only use of its client asks worker processes over unix sockets. Whoever
-    needs it for TLS gives it a context of its own.
+    It loads those of the machine on import (`aiohttp.connector`, 3.14): 0.08 s of CPU at each start, and 1.7
+    MB that stay. Our only use of its client connects to worker processes over Unix sockets. A TLS client
+    would need a context of its own.
     """
     set_by_operator = os.environ.get(_AUTHORITIES)
     os.environ[_AUTHORITIES] = os.devnull

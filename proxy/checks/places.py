@@ -47,7 +47,7 @@ def place_of(path: Sequence[str], layer: str, sentence: str = "") -> str:
 
 
 def file_text(file: Path) -> str:
-    """Its text; empty when it cannot be read, which is told elsewhere."""
+    """Its text; empty if it cannot be read, which is reported elsewhere."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError):

@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def _drop_output() -> None:
-    """Nobody reads our output, or it has no room: the interpreter must not try to flush it again."""
+    """Standard output is closed or full: the interpreter must not try to flush it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

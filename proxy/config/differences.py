@@ -22,7 +22,7 @@ BEGIN = (
 )
 END = "<!-- The end of what is made. -->"
 NOT_TOLD = frozenset({"chooses_queues", "stands_apart", "stores_packed"})
-"""Traits of which clients and operators see nothing in what is stored and delivered."""
+"""Traits with no effect that clients or operators could see."""
 
 
 def _span(milliseconds: int) -> str:
@@ -153,11 +153,11 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         lambda value: f"at most {_span(value)} later",
     ),
 }
-"""By trait: what it is about, and the embedded broker's and a cluster's side of it."""
+"""By trait: its subject, and its description for the embedded broker and for a cluster."""
 
 
 def differing() -> tuple[Traits, Traits, list[str]]:
-    """What both declare, and the names of those traits that differ and matter to somebody."""
+    """Both sets of traits, and the names of those that differ and matter to users."""
     # Neither is started: a broker says what it is before it does anything.
     embedded = EmbeddedBroker(Path("none"), clock=SystemClock()).traits
     remote = RemoteBroker(RemoteSettings(name_servers=("127.0.0.1:9876",)), clock=SystemClock()).traits
@@ -170,7 +170,7 @@ def differing() -> tuple[Traits, Traits, list[str]]:
 
 
 def table() -> str:
-    """Raises KeyError for a trait that nobody has put into words."""
+    """Raises KeyError for a trait without a description."""
     embedded, remote, names = differing()
     lines = ["| | embedded broker | RocketMQ cluster |", "| --- | --- | --- |"]
     for name in names:
@@ -180,7 +180,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with its table made anew. Raises ValueError when its place is not marked."""
+    """The page with its table regenerated. Raises ValueError if its place is not marked."""
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -73,13 +73,13 @@ def is_asked_for() -> bool:
 
 
 def hand_over(settings: Settings) -> None:
-    """Give the settings to the process that waits for them. Where it is gone, nobody wants them."""
+    """Pass the settings to the waiting process. If it is gone, they are dropped."""
     with suppress(BrokenPipeError), os.fdopen(int(os.environ.pop(VARIABLE)), "wb") as pipe:
         pickle.dump(settle(settings), pipe)
 
 
 def taken_from(pipe: int) -> Settings | None:
-    """What was handed over, when the other end is closed; None when nothing was."""
+    """The received settings, when the other end is closed; None if there were none."""
     with os.fdopen(pipe, "rb") as handed:
         given = handed.read()
     return cast("Settings", pickle.loads(given)) if given else None  # noqa: S301 - from our own child

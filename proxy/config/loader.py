@@ -38,7 +38,7 @@ _KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|U
 
 @dataclass(slots=True, frozen=True)
 class Mistake:
-    """What is wrong with one setting: `path` is its name, `layer` says in which source it was found."""
+    """A fault of one setting: `path` is its name, `layer` the source in which it was found."""
 
     sentence: str
     path: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def group_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def is_secret(field: FieldInfo) -> bool:
-    """Whether the value of a setting is shown to nobody."""
+    """Whether the value of a setting must not be shown."""
     return any(isinstance(rule, PlainSerializer) for rule in field.metadata)
 
 
@@ -219,10 +219,10 @@ def _walk(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[t
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The end of the sentence: the nearest name, or how to see all of them.
+    """The end of the sentence: the nearest name, or how to list all names.
 
-    A name that is the beginning or the end of another one is meant for it. Else the last parts are
-    compared, without their units, and the whole names: who leaves out the group or the unit is understood.
+    A prefix or suffix of a known name matches it. Otherwise the last parts are compared, without their
+    units, and the whole names, so that a missing group or unit is recognised.
     """
     plain = _plain(name)
     last = plain.rpartition(".")[2]

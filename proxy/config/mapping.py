@@ -165,7 +165,7 @@ def path_or_none(name: str) -> Path | None:
 
 
 def backup_folder(settings: Settings) -> Path:
-    """Where backups of the store lie; nobody who asks for one chooses another place."""
+    """The folder for backups of the store; requests cannot choose another one."""
     own = settings.embedded.backup_folder
     return (Path(own).expanduser() if own else settings.data / "backups").absolute()
 
@@ -261,7 +261,7 @@ def new_group(settings: Settings) -> GroupConfig:
 
 
 def house_values(settings: Settings) -> dict[str, Any]:
-    """What doors are told of the settings: fields of `protocols.adapter.House`."""
+    """The settings that doors need: fields of `protocols.adapter.House`."""
     connections = settings.connections
     return {
         "advertised": settings.advertised.address,

@@ -13,7 +13,7 @@ MASK = "********"
 
 
 def masked(value: str) -> str:
-    """What is told of a secret: whether there is one."""
+    """The displayed form of a secret: only whether it is set."""
     return MASK if value else ""
 
 

@@ -22,7 +22,7 @@ _TOML_KEY = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([A-Za-z0-9_-]+))
 
 
 class DeclarationWrong(Exception):
-    """A file cannot be used: what is wrong with it, a sentence each."""
+    """An invalid file, with a sentence for each fault."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("\n".join(sentences))
@@ -31,7 +31,7 @@ class DeclarationWrong(Exception):
 
 @dataclass(slots=True)
 class Source:
-    """What a file says. `lines`: where a key stands, by its path, as far as that is known; from 1."""
+    """The content of a file. `lines`: the line of each key, by its path, as far as known; from 1."""
 
     name: str
     values: Any

@@ -81,7 +81,7 @@ def toml_lines(kind: str, name: str, spec: Mapping[str, Any]) -> list[str]:
 def difference(
     kind: str, name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, source: str
 ) -> Iterable[str]:
-    """The lines of a unified diff of one thing, from what is to what shall be."""
+    """The lines of a unified diff of one topic or group, from the current to the declared state."""
     old = toml_lines(kind, name, spec_of(kind, before)) if before is not None else []
     new = toml_lines(kind, name, spec_of(kind, after)) if after is not None else []
     there = f"gateway/{kind}s/{name}" if before is not None else "/dev/null"

@@ -15,12 +15,12 @@ from proxy.config.units import parse_duration, parse_size
 from proxy.declaring.sources import DeclarationWrong, Path, Source
 
 DEFAULT = "default"
-"""What stands for 'as the gateway is set'."""
+"""Stands for the gateway's default."""
 
 
 @dataclass(slots=True)
 class Declaration:
-    """What is to be so, by name: the fields that the admin port's /api/apply takes."""
+    """The desired state by name: the fields of the admin port's /api/apply."""
 
     source: Source
     topics: dict[str, dict[str, Any]]
@@ -31,7 +31,7 @@ class Declaration:
 
 
 Reader = Callable[[Any], Any]
-"""A value as the admin port wants it. Raises ValueError with what is allowed."""
+"""Converts a value for the admin port. Raises ValueError with the allowed values."""
 
 
 def check(source: Source) -> Declaration:

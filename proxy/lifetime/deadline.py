@@ -12,11 +12,11 @@ from proxy.logs import logger
 _log = logger("popgate.app")
 _CLOSING_PART = 0.1
 _CLOSING_S = 1.0
-"""Of the time to end in, for what comes after the doors: that part of it, and no more seconds than that."""
+"""The share of the drain time for closing after the doors, and its maximum in seconds."""
 _LAME_PART = 0.5
 """Of the time to end in, the most that is served on as before."""
 DOORS_PART = 0.4
-"""Of what is left when the doors are closed, for the calls that were cut off to give back what they had."""
+"""The share of the time after the doors are closed in which calls that were cut off return their messages."""
 
 
 def closing_s(drain_s: float) -> float:
@@ -47,7 +47,7 @@ class Deadline:
         return None if self.ends is None else max(self.ends - self._clock.monotonic(), 0.0)
 
     def after(self, part: float) -> float | None:
-        """When that part of what is left now is over."""
+        """The time at which that share of the remaining time is over."""
         left = self.left()
         return None if left is None else self._clock.monotonic() + left * part
 

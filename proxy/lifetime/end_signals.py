@@ -19,7 +19,7 @@ class Ending:
         self._second = loop.create_future()
 
     def begin(self) -> None:
-        """The first word; said again it means no more."""
+        """Record the first stop signal; idempotent."""
         if not self._first.done():
             self._first.set_result(None)
 
@@ -33,7 +33,7 @@ class Ending:
         await self._first
 
     async def first_of(self, work: Coroutine[object, object, None]) -> bool:
-        """Whether the work was done before the first word; else it is cancelled. Raises what it raises."""
+        """Whether the work finished before the first stop signal; else it is cancelled. Raises its error."""
         return await self._unless(self._first, work)
 
     async def second_of(self, work: Coroutine[object, object, None]) -> bool:
@@ -52,11 +52,11 @@ class Ending:
 
 
 class Signals(Ending):
-    """SIGTERM and SIGINT are the words, and SIGHUP when it comes because a terminal is closed.
+    """Stop signals: SIGTERM and SIGINT, and SIGHUP from a closing terminal.
 
-    Who started us with `nohup` does not want SIGHUP to count. `on_hangup`: called for a SIGHUP that means
-    something else; whether it was heeded. A terminal that closes may send several, through the kernel and
-    through its shell: they are one word, and none that comes late kills the process before it has ended.
+    Under `nohup` SIGHUP is ignored. `on_hangup`: called for any other SIGHUP; returns whether it was
+    handled. A closing terminal may send several, through the kernel and through its shell: they count as
+    one, and a late one must not kill the process before it has ended.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Signals(Ending):
             loop.add_signal_handler(number, self._hung_up if number is signal.SIGHUP else self._came)
 
     def close(self) -> None:
-        """Once it was told to end SIGHUP stays ignored."""
+        """After a stop signal SIGHUP stays ignored."""
         for number in self._numbers:
             self._loop.remove_signal_handler(number)
         if self._first.done() and signal.SIGHUP in self._numbers:
@@ -88,7 +88,7 @@ class Signals(Ending):
 
 
 async def ended_in(work: Coroutine[object, object, None], longest_s: float | None, clock: Clock) -> bool:
-    """Whether the work was done in so many seconds; else it is cancelled. Raises what it raises."""
+    """Whether the work finished within so many seconds; else it is cancelled. Raises its error."""
     task = asyncio.ensure_future(work)
     if longest_s is None:
         await task

@@ -11,7 +11,7 @@ from proxy.metrics.labels import OTHER, Capped
 
 
 class OfTopic:
-    """What was sent to a topic."""
+    """Counters of the sends to a topic."""
 
     __slots__ = ("failures", "messages", "seconds", "size")
 
@@ -26,7 +26,7 @@ class OfTopic:
 
 
 class OfGroup:
-    """What a group did with a topic. `seconds`: of its acknowledgements."""
+    """Counters of a group on a topic. `seconds`: of its acknowledgements."""
 
     __slots__ = (
         *("acked", "changed", "dead_lettered", "empty", "failures", "messages", "receives", "refused"),
@@ -122,7 +122,7 @@ class OfSniffing(OfConnections):
     def __init__(self) -> None:
         super().__init__()
         self.protocols: dict[tuple[str, str], int] = {}
-        """Connections by what they speak, and whether inside of TLS."""
+        """Connections by protocol, and whether inside TLS."""
 
     def found(self, protocol: str, secured: bool) -> None:
         key = (protocol, "yes" if secured else "no")
@@ -156,7 +156,7 @@ class Counting:
         self.groups = Capped(OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now)
 
     def operations(self) -> list[tuple[str, Histogram]]:
-        """Those that were asked for, and how long they took."""
+        """Requested operations, and their duration."""
         return [(operation, times) for operation, times in self._operations.items() if times.count]
 
     # -- the doors' calls -----------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Counting:
         times.add(seconds)
 
     def refused(self, topic: str, group: str) -> None:
-        """Only those that are known get figures: a refused name is anybody's."""
+        """Only known names have counters: a refused name may be arbitrary."""
         if group:
             self.groups.known((topic, group)).failures += 1
         elif topic:

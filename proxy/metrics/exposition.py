@@ -32,7 +32,7 @@ from proxy.metrics.names import SPECS
 from proxy.metrics.spec import Spec
 
 _FEW = 50
-"""Topics and groups of which the text is a matter of a few milliseconds."""
+"""The number of topics and groups that are rendered within a few milliseconds."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -70,7 +70,7 @@ _STANDING_GAUGES: tuple[tuple[str, str], ...] = (
 )
 
 _ALWAYS_TOLD = frozenset({"lag", "unread", "free"})
-"""Of standings also by brokers that tell nobody what is held; their other figures would be invented."""
+"""Known even if a broker does not report held messages; other values would be invented."""
 
 _STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
     ("popgate_group_redeliveries_total", lambda standing: standing.redelivered),
@@ -118,9 +118,9 @@ class Metrics(Counting, Collector):
         )
 
     async def scrape(self, *, standings: bool = True) -> bytes:
-        """As `text`, with what only the broker knows, unless that is told by another process of the gateway.
+        """`text`, with the metrics of the broker, unless another process of the gateway reports them.
 
-        Much of it is put into words beside the loop.
+        Most of the rendering is done outside of the event loop.
         """
         if standings:
             await self.standings.refresh()
@@ -183,7 +183,7 @@ def _of_connections(door: str, calls: str, of: OfConnections) -> Iterator[tuple[
 
 @dataclass(slots=True, frozen=True)
 class _Moment:
-    """What is read on the loop; the rest of a scrape may be done elsewhere."""
+    """The values that are read on the loop; the rest of a scrape may run elsewhere."""
 
     calls: list[tuple[str, Histogram]]
     codes: list[tuple[tuple[str, str], int]]

@@ -28,7 +28,7 @@ class Standings:
     def __init__(self, *, most: int, now: Callable[[], float]) -> None:
         self.ask: Ask | None = None
         self.whole = True
-        """Whether the broker tells what is held; see `Traits.tells_deliveries`."""
+        """Whether the broker reports held messages; see `Traits.tells_deliveries`."""
         self.others = Sum()
         self._most = most
         self._now = now
@@ -46,7 +46,7 @@ class Standings:
         return iter([standing for _, standing in self._table.values()])
 
     async def refresh(self) -> None:
-        """Ask for the next slice, once a second at most. A broker that cannot tell leaves all as it was."""
+        """Request the next slice, once a second at most. A broker without this feature changes nothing."""
         now = self._now()
         if self.ask is None or (self._asked is not None and now - self._asked < _FRESH_S):
             return
@@ -72,7 +72,7 @@ class Standings:
         self._table[key] = self._round, standing
 
     def _gather(self, standing: Standing) -> None:
-        """Clients of a broadcast group stand each for themselves, and are told together after the round."""
+        """Clients of a broadcast group are counted separately, and summed up after the round."""
         group = told_group(standing.group)
         key = (standing.topic, group)
         before = self._members.get(key)
@@ -96,7 +96,7 @@ class Standings:
         return False
 
     def _end_round(self) -> None:
-        """Who was not seen in this round is gone."""
+        """Remove groups that were not seen in this round."""
         for standing in self._members.values():
             self._keep(standing)
         self._members.clear()
@@ -106,7 +106,7 @@ class Standings:
 
 
 class Sum:
-    """Figures of those that are not told by name."""
+    """The sum over groups that have no label of their own."""
 
     __slots__ = ("behind", "free", "groups", "in_flight", "lag", "receivers", "unread")
 

@@ -33,7 +33,7 @@ class Histogram:
         self.total += seconds
 
     def cumulated(self) -> list[tuple[str, float]]:
-        """Pairs of bound and how many took no longer, as Prometheus tells them."""
+        """Pairs of an upper bound and a cumulative count, as in Prometheus."""
         running = 0
         pairs = []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self.counts, strict=True):

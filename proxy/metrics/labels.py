@@ -17,10 +17,10 @@ OTHER = "_other"
 
 
 class Figures(Protocol):
-    """What is counted for one label value."""
+    """The counters of one label value."""
 
     def activity(self) -> float:
-        """Differs from what it was as soon as something was counted."""
+        """A value that changes whenever something is counted."""
         ...
 
 
@@ -71,7 +71,7 @@ class Capped(Generic[Key, Value]):
         return self._table.items()
 
     def forget_idle(self) -> None:
-        """Forget who showed no activity for long; looks at all of them, a few times in that while at most."""
+        """Remove label values that were idle for long; scans all, at most a few times in that period."""
         now = self._now()
         if now - self._looked < self._forget_s / 4:
             return

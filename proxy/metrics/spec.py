@@ -13,8 +13,8 @@ Over = Literal["sum", "max", "min"]
 class Spec:
     """One metric. A counter's name ends in `_total`.
 
-    `over`: what is told for several processes of one gateway; where each tells the same, or a sum would be
-    nonsense, the largest or the least.
+    `over`: how the values of several processes are combined if a sum would be wrong: the largest or the
+    least.
     """
 
     name: str

@@ -74,7 +74,7 @@ _NARROWER: Final[Mapping[str, Mapping[str, Any]]] = {
     "dashboard.labels": {"type": "object", "additionalProperties": {"type": "string"}},
     **{f"doors.{door}.{name}": rule for door in ("grpc", "remoting") for name, rule in _DOOR.items()},
 }
-"""What the defaults do not show, by the value's path."""
+"""Constraints that the defaults do not show, by the value's path."""
 
 _KEYWORDS: Final = frozenset(
     {
@@ -98,7 +98,7 @@ def schema_text(values: Mapping[str, Any]) -> str:
 
 
 def _shape(value: Any, path: str) -> dict[str, Any]:
-    """The schema of what has this default. An empty mapping may have any text under any name."""
+    """The schema of a value with this default. An empty mapping may have any text under any name."""
     if narrower := _NARROWER.get(path):
         return dict(narrower)
     if isinstance(value, Mapping):
@@ -142,7 +142,7 @@ def _at(shapes: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _resolved(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A rule, or what it refers to in pydantic's schema."""
+    """A rule, or the one that it refers to in pydantic's schema."""
     shape: Mapping[str, Any] = shapes["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
     return shape
 

@@ -22,7 +22,7 @@ class Change:
     effect: Effect
 
     def facts(self) -> dict[str, Any]:
-        """As the admin port tells it."""
+        """The JSON form of the admin port."""
         return {
             "name": self.name,
             "running": self.before,

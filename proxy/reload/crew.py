@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _RESTART: Final = frozenset({"share_broker"})
-"""What a supervisor keeps: the place at which its processes reach the broker."""
+"""Settings that a supervisor keeps: the address at which its processes reach the broker."""
 
 
 class CrewReloads:
-    """What one of the processes does when it is asked: a `proxy.reload.reloader.Reloads`.
+    """The reload interface of one process of several: a `proxy.reload.reloader.Reloads`.
 
-    `settings` are those that its supervisor has.
+    `settings` are those of its supervisor.
     """
 
     def __init__(

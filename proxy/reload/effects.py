@@ -10,13 +10,13 @@ from enum import Enum
 
 class Effect(Enum):
     LIVE = "live"
-    """At once; nobody notices."""
+    """At once, without any effect on clients."""
     LISTENERS = "listeners"
-    """At once: listeners are opened, closed, or opened anew at their ports."""
+    """At once: listeners are opened, closed, or reopened at their ports."""
     RENEWAL = "renewal"
     """Of several processes: when each is renewed, one after the other. No setting is listed so."""
     RESTART = "restart"
-    """Not before the gateway is started anew; until then the old value counts."""
+    """After a restart of the gateway; until then the old value applies."""
 
 
 _LIVE = """

@@ -32,9 +32,9 @@ class Door:
 
 @dataclass(slots=True)
 class Turnover:
-    """What a change of the listeners comes to. Nothing of it counts before it is committed.
+    """A planned change of the listeners. It has no effect before it is committed.
 
-    `opened` are started already. `fixed` are URLs that are wanted and cannot be had before a restart: their
+    `opened` are started already. `fixed` are URLs that cannot be changed before a restart: their
     listeners stay as they were.
     """
 
@@ -88,10 +88,10 @@ class Listeners:
         return [door.adapter for door in self._doors]
 
     async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
-        """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
+        """Open new listeners. `anew`: all listeners are reopened at their ports, for another house.
 
-        Raises OSError and ValueError with a sentence: everything is as it was, but that whom new listeners
-        have accepted is served there for `drain_s` at most.
+        Raises OSError and ValueError with a sentence: nothing has changed, except that connections which new
+        listeners have accepted are served there for `drain_s` at most.
         """
         wanted = self._match(urls, anew=anew)
         turnover = Turnover(house)
@@ -141,7 +141,7 @@ class Listeners:
         return turnover
 
     def undo(self, turnover: Turnover, *, drain_s: float) -> None:
-        """Close what was opened: it drains, since it has accepted clients."""
+        """Close new listeners: they drain, because they may have accepted clients."""
         for door in turnover.opened:
             self._retire(door, 0.0, drain_s, undone=True)
 
@@ -158,9 +158,10 @@ class Listeners:
             self._retire(door, lame_duck_s(lame_s, drain_s), drain_s)
 
     async def drained(self, deadline: float, ends: float) -> None:
-        """The gateway drains until `deadline`, and is over at `ends` (loop seconds): so are those that leave.
+        """The gateway drains until `deadline` and is gone at `ends` (loop seconds); so are leaving listeners.
 
-        They begin anew: while it served, they left streams alone whose clients may have nobody else now.
+        They restart their drain: while the gateway served, they left streams open whose clients may have no
+        other gateway now.
         """
         loop = asyncio.get_running_loop()
         for adapter, departure in list(self._leaving.items()):
@@ -170,7 +171,7 @@ class Listeners:
             await asyncio.wait([departure.task for departure in self._leaving.values()], timeout=left)
 
     def leaving(self) -> list[Adapter]:
-        """Those that drain, for who stops the gateway: nobody else looks after them any more."""
+        """The draining listeners, which the caller that stops the gateway has to close."""
         for departure in self._leaving.values():
             departure.task.cancel()
         return list(self._leaving)
@@ -178,9 +179,9 @@ class Listeners:
     # -- inside -----------------------------------------------------------------------------------
 
     def _match(self, urls: Sequence[str], *, anew: bool) -> list[_Wanted]:
-        """Pairs each URL with the listener that has it now, else with one at the same address.
+        """Pairs each URL with its current listener, else with one at the same address.
 
-        That may be one that was removed and serves on: who puts back an address finds it free.
+        That may be a removed one that still serves: so an address can be restored.
         """
         left = list(self._doors)
         wanted = [_Wanted(url, parse_listen(url)) for url in urls]
@@ -211,7 +212,7 @@ class Listeners:
         return make_adapter(listen, house)
 
     async def _close_now(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
-        """At once, also when who waits for it is cancelled. `adapter`: one that did not start."""
+        """Close at once, even if the caller is cancelled. `adapter`: one that did not start."""
         task = asyncio.get_running_loop().create_task(self._stop(adapter, handed))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

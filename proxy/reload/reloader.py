@@ -38,14 +38,14 @@ _OF_ADDRESSES = frozenset({"listen", "tls.mode"})
 
 
 class AdminPort(Protocol):
-    """What a reload changes of the admin port."""
+    """The admin port, as far as a reload changes it."""
 
     def allow_hosts(self, hosts: Sequence[str]) -> None:
         """The names under which it may be reached while it listens on loopback only."""
 
 
 class Gateway(Protocol):
-    """What is changed: a `proxy.app.App`."""
+    """The gateway that is changed: a `proxy.app.App`."""
 
     processor: MessagingProcessor
     doors: Sequence[Adapter]
@@ -63,14 +63,14 @@ class Gateway(Protocol):
 
 
 class Reloads(Protocol):
-    """What the admin port asks."""
+    """The interface for the admin port."""
 
     async def reload(self) -> Outcome:
         """Raises SettingsWrong with the reason: nothing has changed."""
         ...
 
     async def look(self) -> list[Change]:
-        """What a reload would change. Raises SettingsWrong."""
+        """The changes that a reload would make. Raises SettingsWrong."""
         ...
 
     def standing(self) -> Standing: ...

@@ -78,7 +78,7 @@ def _all_of(pipe: int) -> bytes:
 
 
 def reason_told(stderr: str, ended: str) -> str:
-    """What a process that read the settings said last that is a sentence for people; `ended`: how it did."""
+    """The last sentence for people in the output of a settings process; `ended`: how it ended."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):

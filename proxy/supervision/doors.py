@@ -19,7 +19,7 @@ _REST_S = 0.05
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Hand = Callable[[int, int], bool]
-"""Hand a connection to the door of a number on, by its descriptor; False: nobody can take it now."""
+"""Pass a connection to the door of a number, by its descriptor; False: no process can take it now."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class _Bound:
     only_held: bool
     open: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
-    """Accepted, and nobody had room for it."""
+    """Accepted connections that no process can take yet."""
     resting: bool = False
     """It is looked at again in a moment."""
     identity: tuple[int, int] | None = None
-    """What the file of a socket in the file system is known by."""
+    """The identity of the socket's file."""
 
 
 class Doors:
@@ -67,7 +67,7 @@ class Doors:
         self._bound[number] = _Bound(door, sockets, only_held)
 
     def take_over(self, door: Door, descriptors: Sequence[int]) -> None:
-        """One that was bound before this program was loaded anew, and listened at."""
+        """Adopt a door that was bound before the program was re-executed."""
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for link in sockets:
             link.setblocking(False)
@@ -80,7 +80,7 @@ class Doors:
         return {number: (bound.door, bound.sockets) for number, bound in self._bound.items()}
 
     def open(self, numbers: Iterable[int]) -> None:
-        """Listen and accept; may be said again."""
+        """Listen and accept; idempotent."""
         for number in numbers:
             bound = self._bound.get(number)
             if bound is None or bound.only_held:
@@ -98,7 +98,7 @@ class Doors:
             self._close(bound)
 
     def close(self, *, keep_admin: bool = False) -> None:
-        """Those who dialled before are still served."""
+        """Stop listening; accepted connections are still served."""
         for number in [number for number in self._bound if not (keep_admin and number == ADMIN)]:
             if self._bound[number].open:
                 self._accept(number)
@@ -137,7 +137,7 @@ class Doors:
                 self._turning.watch(link.fileno(), READ, lambda: self._accept(number))
 
     def _rest(self, bound: _Bound) -> None:
-        """Nobody can take more: what comes waits with the system for a moment."""
+        """No worker can accept more: pause accepting for a moment."""
         for link in bound.sockets:
             self._turning.forget(link.fileno())
         if bound.resting:
@@ -183,9 +183,9 @@ class Doors:
 
 
 def with_options(door: Door, url: str) -> Door | None:
-    """This door with what `url` says of it now; None: another place, or another kind of socket.
+    """This door with the options of `url`; None: another address, or another kind of socket.
 
-    Its port is taken as long as it is open: who bound it anew would find it in use. Raises ValueError.
+    Its port stays bound: binding it again would fail. Raises ValueError.
     """
     asked, before = parse_listen(url), parse_listen(door.url)
     if url != door.url and (

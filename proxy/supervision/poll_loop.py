@@ -17,7 +17,7 @@ WRITE = selectors.EVENT_WRITE
 
 
 class Appointment:
-    """What is done at a time, unless it is cancelled."""
+    """A timer that can be cancelled."""
 
     __slots__ = ("work",)
 
@@ -45,7 +45,7 @@ class Turning:
         self.watch(self._bell.fileno(), READ, self._rung)
 
     def watch(self, descriptor: int, events: int, work: Callable[[], None]) -> None:
-        """Call `work` while there is something to read or room to write; replaces what was before."""
+        """Call `work` while the descriptor is readable or writable; replaces the previous one."""
         try:
             self._selector.modify(descriptor, events, work)
         except KeyError:
@@ -64,14 +64,14 @@ class Turning:
     def on_signals(
         self, numbers: Iterable[signal.Signals], on_signal: Callable[[signal.Signals], None]
     ) -> None:
-        """Tell of these between two pieces of work, never within one."""
+        """Call the handler of these signals between two callbacks, never within one."""
         self._on_signal = on_signal
         signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             self._before[number] = signal.signal(number, lambda *_: None)
 
     def unheard(self) -> list[signal.Signals]:
-        """Signals that came and were not told of yet: now they will not be."""
+        """Pending signals, which are dropped now."""
         with contextlib.suppress(BlockingIOError):
             self._rang.extend(self._bell.recv(4096))
         signals = [signal.Signals(number) for number in self._rang]
@@ -89,7 +89,7 @@ class Turning:
                     work()
 
     def close(self) -> None:
-        """Nothing is watched, no signal told any more; also for a child that has a copy of all this."""
+        """Stop watching and handling signals; also for a forked child that has a copy of all this."""
         signal.set_wakeup_fd(-1)
         for number in self._before:
             signal.signal(number, signal.SIG_DFL)

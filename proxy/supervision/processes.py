@@ -26,13 +26,13 @@ _LAST_S = 10.0
 """and when the gateway ends as a whole, beyond the time in which that must be gone."""
 ASK_S = 5.0
 _MOST_UNANSWERED = 12
-"""Who serves is asked whether it lives. After so many times without a word it hangs, and is killed; times
-are counted, not seconds, for a machine may stand still as a whole."""
+"""A serving process is pinged. After so many unanswered pings it is killed as hanging; pings are counted, not
+seconds, because the whole machine may pause."""
 _MOST_STARTING = {Role.WORKER: 24, Role.HOST: 360}
 """So many times (two minutes) a process is found starting before it counts as hanging. That of the broker has
 half an hour: it may have to go through a store that was not closed well, or to save a damaged log."""
 _MOST_HANDED = 1024
-"""Copies of connections kept for a process that does not say that it took them: a channel takes no more."""
+"""Copies of connections kept for a process that does not confirm them: a channel holds no more."""
 _TELL_S = 0.2
 _FULL_S = 1.0
 
@@ -46,9 +46,12 @@ class Forked(BaseException):
 
 
 class Processes:
-    """`changed` is called after each event, `ended` when a process is over that was not asked to end,
-    `returned` with a connection for which a process had no descriptor left, and its door, `renew` when one
-    was asked for a reload, with what it found wrong with the settings, if anything."""
+    """The children of the supervisor, with callbacks.
+
+    `changed` is called after each event, `ended` when a process ends unexpectedly, `returned` with a
+    connection for which a process had no free descriptor, and its door, and `renew` when a process receives a
+    reload request, with the fault that it found in the settings, if any.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class Processes:
         self.ends: float | None = None
         """When all must be gone, once that is so; in seconds of the machine's monotonic clock."""
         self.farewell: dict[str, int] = {}
-        """What all that ended said of their drains, added up."""
+        """The sum of the drain reports of all ended processes."""
 
     def __repr__(self) -> str:
         return f"<Processes {sorted(self._members)}>"
@@ -93,7 +96,7 @@ class Processes:
     # -- made -------------------------------------------------------------------------------------
 
     def take_over(self, member: Member) -> None:
-        """One that was made before this program was loaded anew."""
+        """Adopt a process that was started before the program was re-executed."""
         self._members[member.number] = member
         self._watch(member)
         if member.stage is Stage.DRAINING:
@@ -156,7 +159,10 @@ class Processes:
             self._changed()
 
     def _hear(self, member: Member) -> bool:
-        """Whether it said anything that others should know. At the end it is gone, or about to be."""
+        """Read its messages; returns whether the others should be informed.
+
+        At the end of the channel it is gone, or about to be.
+        """
         news = False
         try:
             while (came := member.channel.receive()) is not None:
@@ -209,7 +215,7 @@ class Processes:
                 self._watch(member)
 
     def tell_all(self) -> None:
-        """All are told of all. Who does not read is told later, so that nothing heaps up for it."""
+        """Send the crew to all. A process that does not read gets it later, so that nothing piles up."""
         message = self._told_of_all()
         for member in self:
             if member.channel.kept:
@@ -228,7 +234,7 @@ class Processes:
         return {"crew": crew}
 
     def _tell_soon(self) -> None:
-        """Connections come and go often: it is told now and then how many there are."""
+        """Connections change often: their number is reported from time to time."""
         if not self._telling:
             self._telling = True
             self._turning.later(_TELL_S, self._told_late)
@@ -258,7 +264,9 @@ class Processes:
         return False
 
     def _keep(self, member: Member, number: int, door: int, descriptor: int) -> None:
-        """A copy, until the connection was taken: the system closes what a process has no room for."""
+        """Keep a copy until the connection is accepted: the system closes it if a process has no free
+        descriptor.
+        """
         with contextlib.suppress(OSError):  # no room here: then without
             member.handed[number] = door, os.dup(descriptor)
         if len(member.handed) > _MOST_HANDED:
@@ -298,9 +306,9 @@ class Processes:
     # -- ended ------------------------------------------------------------------------------------
 
     def drain(self, member: Member, *, alone: bool = False, ends: float | None = None) -> None:
-        """Ask it to end when it has finished what is under way; `alone`: nobody else serves its clients.
+        """Ask it to stop when its requests are finished; `alone`: no other process serves its clients.
 
-        `ends`: when it must be gone, where that is not a drain's time from now.
+        `ends`: the deadline, by default a drain's time from now.
         """
         _log.info("a process drains", number=member.number, pid=member.pid, role=member.role.value)
         self.tell(member, {"drain": True, "alone": alone, "ends": ends})
@@ -352,7 +360,7 @@ class Processes:
             self.tell_all()
 
     def kill_all(self) -> None:
-        """At the very end: nobody stays behind."""
+        """Kill the remaining processes at the very end."""
         for member in self:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 VARIABLE = "_POPGATE_STAYING"
-"""Names the private folder in the environment of a supervisor that was loaded anew."""
+"""Names the private folder in the environment of a re-executed supervisor."""
 _FILE = "staying"
 SETTINGS = "settings"
 """The file of the settings that the trial read: nothing may come between them and their use."""
 _LONGEST_PLACE = 66
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-"""Held back while the program is loaded: there is nobody yet who would know what to do."""
+"""Blocked while the program is loaded, because no handler is installed yet."""
 
 
 @dataclass(slots=True)
 class Staying:
-    """What lasts."""
+    """The state that survives the re-execution."""
 
     folder: Path
     secret: bytes
@@ -57,7 +57,7 @@ class Staying:
 
     @staticmethod
     def first() -> Staying:
-        """Of a supervisor that nobody was before. Raises OSError."""
+        """The state of the first supervisor. Raises OSError."""
         # Paths of sockets are short: not every folder for temporary files will do.
         place = tempfile.gettempdir()
         short = place if len(place.encode()) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
@@ -112,7 +112,7 @@ def load_anew(staying: Staying, doors: Doors) -> NoReturn:
 
 
 def settings_left() -> Settings | None:
-    """The settings of a supervisor that was loaded anew; None: they are to be read."""
+    """The settings of a re-executed supervisor; None: they have to be read."""
     folder = os.environ.get(VARIABLE, "")
     if not folder:
         return None
@@ -123,7 +123,7 @@ def settings_left() -> Settings | None:
 
 
 def stayed() -> Staying | None:
-    """What an earlier program of this process left to this one; None: it is the first."""
+    """The state that an earlier program of this process left; None: it is the first one."""
     folder = os.environ.pop(VARIABLE, "")
     if not folder:
         return None

@@ -32,13 +32,13 @@ _log = logger("popgate.supervisor")
 
 _TRIAL_S = 60.0
 _HOST_PART = 0.5
-"""Of the time in which no client is served any more, what the process of an embedded broker has alone."""
+"""The share of the time after the last client that the process of an embedded broker has alone."""
 _CUT_S = 5.0
 """How long processes may take to end after a second signal."""
 
 
 class Supervisor:
-    """Of `workers` processes. `staying`: what this process left to itself before it was loaded anew."""
+    """The supervisor of `workers` processes. `staying`: the state from before the program was re-executed."""
 
     def __init__(self, settings: Settings, workers: int, staying: Staying | None = None) -> None:
         self._settings = settings
@@ -145,7 +145,7 @@ class Supervisor:
         return member.generation != self._staying.generation
 
     def _tend(self) -> None:
-        """Do the next thing that brings the crew nearer to what it should be. Called after every event."""
+        """Take the next step towards the desired crew. Called after every event."""
         self._open()
         if self._processes.leaving:
             self._tend_leaving()

@@ -25,7 +25,7 @@ _OF_BROKERS: Mapping[str, tuple[str, ...]] = {
     "popgate": ("brokers.shared.broker",),
     "popgate+unix": ("brokers.shared.broker",),
 }
-"""What workers need. RocksDB is not among it: of an embedded broker only the host loads that."""
+"""Modules that workers need, without RocksDB: only the host loads that for an embedded broker."""
 
 
 def is_asked_for() -> bool:
@@ -33,7 +33,7 @@ def is_asked_for() -> bool:
 
 
 def load_all(settings: Settings) -> None:
-    """Load what workers will need, before they are made: then it is in memory once for all of them."""
+    """Load what workers need before they are forked, so that it is in memory once for all of them."""
     for name in _OF_BROKERS.get(settings.broker.partition(":")[0], ()):
         import_module(name)
     for url in door_urls(settings):
@@ -47,7 +47,7 @@ def load_all(settings: Settings) -> None:
 
 
 def look(settings: Settings) -> None:
-    """Load and build everything, and open nothing; then leave the settings to who asked.
+    """Load and build everything without opening anything; then leave the settings for the caller.
 
     Raises SettingsWrong, ImportError, OSError.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 _WORDS = "trial"
-"""The file of what the trial says."""
+"""The file for the output of the trial."""
 _MOST_WORDS = 1 << 16
 
 
@@ -47,7 +47,7 @@ def kill_trial(trial: int) -> None:
 
 
 def why_failed(folder: Path, status: int) -> str:
-    """What a trial said when it ended with this status."""
+    """The reason that a trial reported when it ended with this status."""
     file = folder / _WORDS
     try:
         with file.open("rb") as opened:

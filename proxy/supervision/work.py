@@ -34,7 +34,7 @@ _ANSWER_S = 1.0
 
 
 def work(settings: Settings, post: Post) -> int:
-    """Serve at a post; the exit status. Nothing is raised: the supervisor is told."""
+    """Serve at a post; returns the exit status. Errors are not raised but reported to the supervisor."""
     _forget_signals()
     set_up_logs(settings.log, process=post.number)
     membership = Membership(post)
@@ -117,7 +117,7 @@ async def _serve(app: App, membership: Membership) -> None:
 
 
 async def _guests_gone(app: App, since: float) -> None:
-    """Who serves clients drains at the same time, and needs the broker to the last."""
+    """Wait for the workers, which drain at the same time and need the broker to the end."""
     ends = (app.before_closing(since) + since + app.drain_s) / 2  # they close, too, and before this one
     host = app.host
     # Guests go without telling anybody here.
@@ -126,14 +126,14 @@ async def _guests_gone(app: App, since: float) -> None:
 
 
 def _forget_signals() -> None:
-    """A terminal tells all processes of a signal; what it means is for the supervisor to say."""
+    """A terminal signals all its processes; only the supervisor reacts to that."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _clear(membership: Membership) -> None:
-    """Without a supervisor the last one cleans up: sockets at which nobody answers were of others before."""
+    """Without a supervisor the last process removes stale sockets."""
     folder = membership.post.folder
     try:
         for path in (membership.admin_path, *folder.glob("admin-*")):

@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 OWN_FOLDER: Final = "tls"
-"""In the data folder: what the gateway made for itself."""
+"""In the data folder: the gateway's self-signed certificate."""
 _OPTION: Final = {TlsMode.OPTIONAL: "permissive", TlsMode.REQUIRED: "true"}
 
 _log = logging.getLogger(__name__)
 
 
 def door_urls(settings: Settings) -> tuple[str, ...]:
-    """The addresses of `listen`, each with what clients may speak there.
+    """The addresses of `listen`, each with its TLS mode.
 
-    `tls.mode` says so for those without the option `tls`. Sockets in the file system are in the clear unless
-    they say otherwise: nobody is in between. What is no address stays as it is: who opens it refuses it.
+    `tls.mode` applies to those without the option `tls`. Unix domain sockets are not encrypted unless they
+    have the option, because no third party is on the path. An invalid address is kept: opening it reports
+    the fault.
     """
     return tuple(with_tls(url, settings.tls.mode) for url in settings.listen)
 
 
 def with_tls(url: str, mode: TlsMode) -> str:
-    """This address, with what `tls.mode` says where it is silent."""
+    """This address, with the mode of `tls.mode` unless it has its own."""
     try:
         listen = parse_listen(url)
     except ValueError:
@@ -53,10 +54,11 @@ def speaks_tls(listen: Listen) -> bool:
 
 
 def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = True) -> Certificate | None:
-    """What doors show: the operator's, or one that is made when it is opened. None: nobody speaks TLS.
+    """The certificate of the doors: the configured one, or a self-signed one that is created when opened.
 
-    `tell`: whether a certificate that nobody can verify is worth a line in the log. Raises ValueError with a
-    sentence, SettingsWrong.
+    None: no door uses TLS.
+
+    `tell`: whether an unverifiable certificate is logged. Raises ValueError with a sentence, SettingsWrong.
     """
     tls = settings.tls
     if tls.certificate:

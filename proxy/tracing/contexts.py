@@ -15,7 +15,7 @@ _TRACEPARENT = "traceparent"
 """The user property in which OpenTelemetry's propagators carry a context. Source: W3C Trace Context, 3.2."""
 _UNIQ_KEY = UNIQ_KEY.encode()
 _SYSTEM_BYTES = 2048
-"""Room that a context leaves in a block of properties for what else the system adds, itself included."""
+"""Room in a block of properties for system properties, including the context itself."""
 
 
 def context_of(properties: bytes) -> str:
@@ -43,7 +43,7 @@ def carried(message: Message) -> str:
 
 
 def has_room(message: Message) -> bool:
-    """Whether a context fits in beside what the client says: tracing makes no message too large."""
+    """Whether a context fits beside the client's properties: tracing must not make a message too large."""
     texts = [*message.user_properties, *message.user_properties.values(), message.message_id, message.tag]
     texts += [message.message_group, message.born_host, message.producer_group, message.topic, *message.keys]
     size = sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)

@@ -23,7 +23,7 @@ from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans
 
 _LONGEST_VALUE = 256
-"""Characters of an attribute: names may be anything while nobody has checked them."""
+"""Characters of an attribute: unchecked names may be of any length."""
 
 
 class Tracing:
@@ -52,7 +52,7 @@ class Tracing:
     def make_processor(
         self, broker: Broker, *, clock: Clock, limits: Limits, policies: Policies, observer: Observer
     ) -> MessagingProcessor:
-        """The processor with spans around what it does."""
+        """The processor with spans around its operations."""
         return TracedProcessor(
             broker, spans=self.spans, clock=clock, limits=limits, policies=policies, observer=observer
         )
@@ -62,7 +62,7 @@ class Tracing:
         self.provider.add_span_processor(BatchSpanProcessor(make_exporter(self._endpoint, self._timeout_s)))
 
     async def stop(self) -> None:
-        """Send what is left; not on the loop, for the collector may be slow or away."""
+        """Export the remaining spans; not on the loop, because the collector may be slow or unreachable."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
 

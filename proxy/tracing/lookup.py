@@ -35,7 +35,7 @@ Place = tuple[str, str, int, int]
 async def contexts_of_receipts(
     broker: Broker, context: Context, topic: str, group: str, receipts: Sequence[str]
 ) -> list[str]:
-    """Of the messages that these receipts name; none for what is no receipt."""
+    """The contexts of the messages of these receipts; none for an invalid receipt."""
     places = []
     for text in receipts:
         try:
@@ -51,7 +51,7 @@ async def contexts_of_receipts(
 
 
 async def contexts_of_places(broker: Broker, context: Context, places: Sequence[Place]) -> list[str]:
-    """One each for the first 128, in order, empty for what is not found."""
+    """One for each of the first 128, in order, empty if not found."""
     return await _in_time([_at(broker, _own(context), place) for place in places[:_MOST]])
 
 
@@ -66,7 +66,7 @@ def _own(context: Context) -> Context:
 
 
 async def _in_time(looks: Sequence[Coroutine[None, None, str]]) -> list[str]:
-    """The results, empty for what fails or takes too long: a span can do without."""
+    """The results, empty on failure or timeout: a span works without links."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(look) for look in looks]
     if not tasks:

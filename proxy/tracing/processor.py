@@ -66,7 +66,7 @@ class TracedProcessor(MessagingProcessor):
         await self._spans.linked()
 
     def takes_packed(self, _count: int) -> bool:
-        """No: what is packed already cannot carry on the context of a span."""
+        """No: packed messages cannot carry the context of a span."""
         return False
 
     async def send(
@@ -189,7 +189,7 @@ class TracedProcessor(MessagingProcessor):
 
 
 class _Storing:
-    """A broker with a span around each send; everything else is its own, also what `capability` returns."""
+    """A broker with a span around each send; everything else is delegated, also what `capability` returns."""
 
     def __init__(self, broker: Broker, spans: Spans) -> None:
         self._broker = broker
@@ -199,7 +199,7 @@ class _Storing:
         return getattr(self._broker, name)
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """As of the broker behind; what has spans here is done here, whichever part of it does it there."""
+        """The capability of the wrapped broker, with spans for the operations that have them here."""
         part = self._broker.capability(kind)
         return cast(Capability, self) if part is not None and kind is RedrivesDeadLetters else part
 
@@ -217,7 +217,7 @@ class _Storing:
         *,
         suspend: bool = False,
     ) -> str:
-        """What the gateway asks for by itself has a span: a client's request has one already."""
+        """Changes by the gateway itself have a span here: a client's request has one already."""
         if context is not OURS:
             return await self._broker.change_invisible(
                 context, topic, group, receipt, invisible_ms, suspend=suspend

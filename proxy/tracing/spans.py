@@ -90,7 +90,7 @@ class Spans:
 
     @contextmanager
     def storing(self, topic: str, count: int, broker: str) -> Iterator[Span]:
-        """What the broker does of a send; a child of the span around it."""
+        """The broker's part of a send; a child of the span around it."""
         attributes: Told = {
             "messaging.system": "rocketmq",
             "messaging.operation.name": "store",
@@ -110,9 +110,9 @@ class Spans:
         began_ns: int,
         operation: str = "receive",
     ) -> None:
-        """A receive that was answered with messages, told afterwards: most receives wait and find none.
+        """A receive that returned messages, recorded afterwards: most receives wait and return none.
 
-        `what`: `receive`, or `pull` by position.
+        `operation`: `receive`, or `pull` by position.
         """
         texts = []
         for message in messages:
@@ -148,10 +148,10 @@ class Spans:
         receipts: Sequence[str],
         said: Said = NOTHING_SAID,
     ) -> Iterator[Span]:
-        """What becomes of deliveries: `what` is ack, change_invisible, dead_letter or give_back.
+        """A span for the end or change of deliveries.
 
-        Also what the gateway does with them by itself: renew, release.
-        `said`: what the client says of the only one of them, or of the last.
+        `operation` is ack, change_invisible, dead_letter or give_back, or renew or release by the gateway
+        itself. `said`: what the client reported of the only delivery, or of the last one.
         """
         known = (self._contexts.get(receipt, "") for receipt in receipts[:_MOST_LINKS])
         attributes = _attributes(operation, "settle", topic, context, group)
@@ -171,9 +171,9 @@ class Spans:
             span.add_link(span_context)
 
     def link_later(self, span: Span, find: Finding) -> None:
-        """Link a span of this class to what `find` finds once it is over: its request is not held up.
+        """Link a finished span of this class to the result of `find`, without delaying its request.
 
-        The span is told as it was, with the time at which it was over.
+        The span is exported as it was, with the time at which it ended.
         """
         if span.is_recording() and len(self._linking) + len(self._late) < _MOST_LATE:
             self._late[span] = find
@@ -193,7 +193,7 @@ class Spans:
 
     @contextmanager
     def checking(self, check: TransactionCheck) -> Iterator[Span]:
-        """A producer is asked what became of a half message."""
+        """A producer is asked for the state of the transaction of a half message."""
         block = check.message.properties
         text, message_id = context_of(block), id_of(check.message)
         if message_id:
@@ -332,7 +332,7 @@ class Spans:
 
 
 def fail(span: Span, error: GatewayError) -> None:
-    """Tell what went wrong by its name; the sentence may hold what a client sent."""
+    """Record the failure by its name; the sentence may contain data of a client."""
     span.set_attribute("error.type", error.fault.name)
     span.set_status(Status(StatusCode.ERROR, error.fault.name))
 

@@ -18,7 +18,7 @@ _SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Channel:
-    """One end. Nothing here waits: what cannot be written yet is kept, in order, and written by `flush`."""
+    """One end. Nothing here blocks: unwritten messages are queued, in order, and written by `flush`."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -55,7 +55,7 @@ class Channel:
         return len(self._kept)
 
     def take_kept(self) -> list[dict[str, Any]]:
-        """Messages that could not be written, for whoever goes on with this end."""
+        """Messages that could not be written yet, for the next owner of this end."""
         kept = [json.loads(text) for text in self._kept]
         self._kept.clear()
         return kept

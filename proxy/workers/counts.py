@@ -15,11 +15,11 @@ from proxy.metrics.merged_scrapes import Sum
 
 _PAST = "counts-past"
 _MOST_REMEMBERED = 256
-"""Numbers of members that were added: somebody may just have asked one of them."""
+"""Numbers of members that were added, in case a caller has just asked one of them."""
 
 
 def keep(folder: Path, number: int, lasting: str) -> None:
-    """Write down what a living member has counted so far. Raises OSError."""
+    """Write the counters of a running member to its file. Raises OSError."""
     _write(_own(folder, number), lasting)
 
 
@@ -40,10 +40,10 @@ def add_to_past(folder: Path, number: int) -> None:
 
 
 def added(folder: Path, texts: dict[int, str], extra: Iterable[str] = ()) -> str:
-    """The sum of what the living told, by their numbers, and what the others counted before.
+    """The sum of the counters of running processes, by their numbers, and of those that have ended.
 
-    In this order nobody is counted twice or left out who ends meanwhile: first the living were asked, then
-    the files of single ones are read, then that of the past, which tells whom it has.
+    This order neither counts a process twice nor omits one that ends meanwhile: first the running processes
+    are asked, then the files of single processes are read, then that of the past, which lists its processes.
     """
     files = {number: text for number, text in _files(folder) if number not in texts}
     numbers, past = _past(folder)

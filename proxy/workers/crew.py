@@ -16,7 +16,7 @@ from proxy.workers.channel import Channel
 ADMIN = -1
 """The number of the admin port among the doors."""
 LIVED_S = 5.0
-"""Who served for so long was well once: it is started again at once."""
+"""A process that served for so long is restarted at once."""
 _FIRST_S = 0.25
 _LONGEST_S = 30.0
 _FEW_UNANSWERED = 2
@@ -24,7 +24,7 @@ _FEW_UNANSWERED = 2
 
 @unique
 class Role(Enum):
-    """What a process is for. A host has the embedded broker, which the workers reach over a socket."""
+    """The role of a process. A host has the embedded broker, which the workers reach over a socket."""
 
     WORKER = "worker"
     HOST = "host"
@@ -53,12 +53,12 @@ class Door:
 
 @dataclass(slots=True, frozen=True)
 class Post:
-    """What a process is told when it is made.
+    """The parameters of a process when it is started.
 
-    `doors` are those that it serves, `listens` where clients are served by whomever. `folder` is private
-    to the gateway's processes. `broker` and `share` are URLs in the place of those of the settings.
-    `secret` is what all of them make transaction ids with. `first`: nobody was there before, so that what
-    is to be said once is said once.
+    `doors` are those that it serves, `listens` all addresses of the gateway. `folder` is private
+    to the gateway's processes. `broker` and `share` are URLs that replace those of the settings.
+    `secret` authenticates transaction ids. `first`: it is the first process, so that one-time messages are
+    logged once.
     """
 
     number: int
@@ -92,9 +92,9 @@ class Member:
     """When it last got a connection."""
     ready_at: float | None = None
     behind: bool = False
-    """It does not read: of what all are told it is told the last when it does."""
+    """It does not read: it gets the latest message to all when it does."""
     unanswered: int = 0
-    """How often it was asked whether it lives since it said anything."""
+    """Pings since its last message."""
     full: bool = False
     """It had no descriptor left for a connection a moment ago."""
     starting: int = 0
@@ -118,7 +118,7 @@ class Member:
             os.close(self.handed.pop(number)[1])
 
     def facts(self) -> dict[str, Any]:
-        """As the others are told of it."""
+        """The message about it to the other processes."""
         return {
             "number": self.number,
             "pid": self.pid,
@@ -130,9 +130,9 @@ class Member:
 
 
 def choose(members: Iterable[Member], door: int) -> list[Member]:
-    """Those that may get the next connection to a door, best first: who has the fewest, and in turn.
+    """Candidates for the next connection to a door, best first: the fewest connections, then round-robin.
 
-    Last come those that may hang.
+    Unresponsive workers come last.
     """
     fit = [
         member
@@ -146,9 +146,9 @@ def choose(members: Iterable[Member], door: int) -> list[Member]:
 
 
 def choose_for_admin(members: Iterable[Member]) -> list[Member]:
-    """Who answers operators: of those that serve the host of the broker, which knows the most, or the oldest.
+    """Processes that can answer operators, best first: the host of the broker, which knows most, then by age.
 
-    Mostly the same one: some figures are looked at piece by piece.
+    Usually the same process answers, because some metrics are collected in slices.
     """
     fit = [member for member in members if member.has_admin and not member.gone]
     stages = (Stage.READY, Stage.STARTING, Stage.DRAINING)
@@ -186,7 +186,7 @@ class Backoff:
 
 
 def end_told(status: int) -> str:
-    """How a process ended, by the status that the system tells."""
+    """How a process ended, from its exit status."""
     code = -status
     if code > 0:
         try:

@@ -29,7 +29,7 @@ _ELSEWHERE = frozenset({Fault.CLIENT_NOT_FOUND, Fault.PRECONDITION_FAILED})
 
 
 def from_outside(request: web.Request) -> bool:
-    """Whether it came by the admin port; what comes over a private socket is asked by one of us."""
+    """Whether the request came by the admin port; on a private socket it comes from another process."""
     transport = request.transport
     return transport is not None and bool(transport.get_extra_info("peername"))
 
@@ -111,7 +111,7 @@ def _usefulness(part: Part) -> int:
 
 
 def _clients(own: Facts, others: Sequence[Facts]) -> Facts:
-    """A client may have connections to two of them: it is told once, as the one with its stream knows it."""
+    """A client with connections to two processes is listed once, as the one with its stream knows it."""
     known: dict[str, Facts] = {}
     for client in [client for facts in (own, *others) for client in facts.get("clients", ())]:
         before = known.get(client["client_id"])
@@ -131,7 +131,7 @@ def _group(own: Facts, others: Sequence[Facts]) -> Facts:
 
 
 def _stuck(own: Facts, others: Sequence[Facts]) -> Facts:
-    """The broker tells all the same; why nothing goes on is best told by the one with the most consumers."""
+    """The broker's part is the same everywhere; the reasons come from the process with the most consumers."""
     all_of = [own, *(facts for facts in others if "consumers" in facts)]
     best = max(all_of, key=lambda facts: facts["consumers"])
     return {**best, "consumers": sum(facts["consumers"] for facts in all_of)}
@@ -139,7 +139,7 @@ def _stuck(own: Facts, others: Sequence[Facts]) -> Facts:
 
 _PER_PROCESS = ("route_failures", "links_open", "connections_lost", "clients_registered", "clients_merged")
 _WORST = ("numbers_unkept",)
-"""What each process sees for itself of the same things."""
+"""Values that each process observes separately for the same objects."""
 
 
 def _cluster(own: Facts, others: Sequence[Facts]) -> Facts:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _log = logger("popgate.worker")
 _ANSWER_S = 1.0
-"""How long the supervisor may take to answer that it sends no more operators."""
+"""The timeout for the supervisor's confirmation that it sends no more admin connections."""
 
 
 class _Connection(socket.socket):
-    """One that was handed over; whoever serves it closes it, and that is counted.
+    """A connection that was handed over; it is counted until its server closes it.
 
-    asyncio closes the socket in the end, uvloop takes its descriptor away and closes that.
+    asyncio closes the socket itself, uvloop detaches the descriptor and closes that.
     """
 
     __slots__ = ("_over",)
@@ -100,7 +100,7 @@ class _Handed:
 
 
 class Membership:
-    """What one process knows of its gateway. `attach` it to the loop before anything else is started."""
+    """One process's view of its gateway. `attach` it to the loop before anything else is started."""
 
     def __init__(self, post: Post) -> None:
         self.post = post
@@ -112,7 +112,7 @@ class Membership:
         self.settings: Settings | None = None
         """As the supervisor has them; those of this process name its own way to the broker."""
         self.ends: float | None = None
-        """When this process must be gone, where it was told; in seconds of the machine's monotonic clock."""
+        """The deadline of this process, if known; on the machine's monotonic clock."""
         self.on_leave: Callable[[], None] = _nothing
         """Called when the gateway is about to end as a whole, and serves on for a while."""
         self._doors = {door.number: _Handed(door.listen.port, self._connection_over) for door in post.doors}
@@ -122,7 +122,7 @@ class Membership:
         self._ending: Ending | None = None
         self._closed = 0
         self._took = 0
-        """The number of the connection that came last, until that is told."""
+        """The number of the last received connection, until it is reported."""
         self._writing = False
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the gateway ends as a whole, and its broker with it: nobody else serves its clients."""
+        """Whether the gateway stops as a whole, with its broker: no other process serves its clients."""
         return self._told_alone or (self.orphaned and bool(self.post.broker))
 
     @property
@@ -172,14 +172,14 @@ class Membership:
             await asyncio.wait_for(self._left_admin.wait(), _ANSWER_S)
 
     async def scrape(self, request: web.Request, metrics: Metrics) -> bytes:
-        """What this process counted, kept as well; for somebody outside, what all of them did."""
+        """The metrics of this process, also written to its file; for outside callers those of all."""
         outside = from_outside(request)
         own = await metrics.scrape(standings=outside)
         await asyncio.to_thread(self.keep, own)
         return await self.together.metrics(own) if outside else own
 
     def keep(self, text: bytes) -> None:
-        """What was counted lasts when this process ends."""
+        """Write the counters, so that they survive the end of this process."""
         with contextlib.suppress(OSError):
             counts.keep(self.post.folder, self.post.number, lasting(text.decode()))
 
@@ -273,4 +273,4 @@ class Membership:
 
 
 def _nothing() -> None:
-    """Connections of operators are not counted, and a process that does not serve yet has nobody to tell."""
+    """Admin connections are not counted, and a process that does not serve yet does not report any."""

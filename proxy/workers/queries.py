@@ -20,14 +20,14 @@ _LONG_S = 15.0
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """What one of them answered."""
+    """The response of one process."""
 
     number: int
     status: int
     body: bytes
 
     def facts(self) -> dict[str, Any]:
-        """The body as JSON; empty for what is none."""
+        """The body as JSON; empty if it is none."""
         try:
             facts = json.loads(self.body)
         except ValueError:

@@ -17,7 +17,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
-from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Door
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.reflection import METHOD, SERVICES, Reflection
 from protocols.grpc.servers.grpcio_server import MAX_RECEIVE_BYTES
@@ -194,7 +194,7 @@ class GrpcSite(Site):
         service = MessagingService(self.processor, self.clock)
         self.health = Health((SERVICE,), clock=self.clock)
         self.reflection = Reflection((SERVICE,), most_streams=2 * max(_AT_ONCE))
-        self.door = Door(service, self.health, self.clock, None)
+        self.door = RpcDispatcher(service, self.health, self.clock, None)
 
     async def start(self) -> None:
         await super().start()

@@ -24,7 +24,7 @@ from processors.messaging import MessagingProcessor
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Door
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import BrokenStream
@@ -96,7 +96,7 @@ class Town:
         )
         self.processor = MessagingProcessor(self.broker, clock=self.clock, limits=LIMITS)
         service = MessagingService(self.processor, self.clock)
-        self.door = Door(service, Health([SERVICE]), self.clock, None)
+        self.door = RpcDispatcher(service, Health([SERVICE]), self.clock, None)
         self.streams: list[tuple[asyncio.Task[None], SlowReader]] = []
         self.sends: list[asyncio.Task[Any]] = []
 

@@ -21,12 +21,12 @@ _SENT_AGAIN: Final = {
     True: "what was sent now is not committed. Start the query with the partitions that the batch had"
     " (minPartitions, maxRecordsPerPartition, repartition)",
 }
-"""What became of them, by whether they are half messages."""
+"""The consequence for the sent rows, by whether they are half messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task did: its rows, those that it sent, and whether the batch was done before."""
+    """The result of a task: its rows, the rows that it sent, and whether the batch was done before."""
 
     rows: int
     checksum: int
@@ -34,12 +34,12 @@ class Outcome:
     skipped: bool = False
     halves: tuple[HalfMessage, ...] = ()
     highest: int = -1
-    """The last partition of the batch of which it found a row that is known by its contents; -1: of none."""
+    """The last partition of the batch of which a row identified by its contents was found; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of one task: what was opened for it, query and number of the batch, and what it did."""
+    """A task's opening of the batch, its query and batch number, and its result."""
 
     opened: Opened
     batch: tuple[str, int]
@@ -94,9 +94,9 @@ def commit_batch(
 
 
 def drop_batch(options: SinkOptions, parts: Sequence[Part], warn: Callable[[str], object]) -> None:
-    """Drop the half messages of a batch that was given up, which may follow a commit that failed half way.
+    """Roll back the half messages of an aborted batch, possibly after a commit that failed half way.
 
-    Those that are delivered stay. Never raises: what is left the broker drops by itself.
+    Committed messages stay. Never raises: the broker drops what is left.
     """
     halves = [half for each in parts for half in each.outcome.halves]
     try:

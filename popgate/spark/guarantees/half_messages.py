@@ -29,12 +29,12 @@ def commit_halves(
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Deliver all of them. Raises SparkSourceError; the batch comes again then, and sends what is missing.
+    """Commit all of them. Raises SparkSourceError; then the batch is repeated, and sends what is missing.
 
-    Of an end that was not answered nobody knows whether it was done, and a broker of RocketMQ may deliver a
-    message again whose end is said twice: `visible` says which messages are there.
-    `check` raises SparkSourceError when another driver has taken over; it is called before all that are under
-    way at a time (the option `sendInFlight`).
+    After a commit without a response its outcome is unknown, and a RocketMQ broker may deliver a message
+    twice whose commit is repeated: `visible` returns the messages that are delivered. `check` raises
+    SparkSourceError when another driver has taken over; it is called before each group of concurrent commits
+    (the option `sendInFlight`).
     """
     left, times = deque(halves), 0
     while left:
@@ -57,7 +57,7 @@ def commit_halves(
 
 
 def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect: Connect = client_of) -> int:
-    """Drop them, those that it can; how many were not. What is left the broker drops by itself."""
+    """Roll back as many as possible; return the number of failures. The broker drops what is left."""
     failed, _ = _end(halves, options, connect, commit=False)
     return len(failed)
 

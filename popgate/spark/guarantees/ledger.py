@@ -36,8 +36,8 @@ from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.options.sink_options import SinkOptions
 
 TAKE_OVER_S: Final = 3.0
-"""So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
-then, and what it has sent shows."""
+"""The delay of a successor before it looks for rows: its predecessor has noticed it by then, and the rows
+that the predecessor has sent are visible."""
 _WINDOW: Final = 64
 """Offsets from the end of the ledger that are looked at first; then four times as many, and so on."""
 _MOST_OPENINGS: Final = 8
@@ -66,7 +66,7 @@ class Opened:
     again: bool = False
     """Whether a batch was opened before that is not done: rows of this one may be there."""
     first: str = ""
-    """The token of who opened it first."""
+    """The token of the driver that opened the batch first."""
     first_offset: int = -1
     """Of that one's record in the ledger."""
 
@@ -84,7 +84,7 @@ class Attempt:
 
 
 class Ledger:
-    """What one process knows of it. All methods raise SparkSourceError."""
+    """One process's view of the ledger. All methods raise SparkSourceError."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Ledger:
         return self._topic.asked(begin)
 
     def noted(self, opened: Opened) -> Noted:
-        """What is known of the topics that rows name, from before anything of the batch was sent to them."""
+        """The recorded end offsets of topics that rows name, from before any send of the batch."""
 
         def read(client: QueueClient) -> Noted:
             queue = self._topic.queue(client)
@@ -137,7 +137,7 @@ class Ledger:
             return noted(
                 self._note(each)
                 for each in entries
-                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first
+                if each.kind == "ends" and each.fields and each.fields.get("first") == opened.first
             )
 
         return self._topic.asked(read)
@@ -145,9 +145,9 @@ class Ledger:
     def note_ends(
         self, opened: Opened, attempt: Attempt, number: int, topics: Iterable[str], ends: Offsets
     ) -> None:
-        """Keep that for `noted`, before something is sent to these; `number`: which note of the task it is.
+        """Record the end offsets for `noted`, before any send there; `number`: the task's number of the note.
 
-        Raises SparkSourceError (LEDGER) as `check_owner`; what came in this one's place stays noted.
+        Raises SparkSourceError (LEDGER) as `check_owner`; a record that took this one's place stays valid.
         """
         note = Note(attempt.partition, number, frozenset(topics), ends, attempt.offset)
         fields = {"first": opened.first, **note.encode()}
@@ -209,9 +209,9 @@ class Ledger:
     def _since(
         self, client: QueueClient, opened: Opened, begin: int | None = None
     ) -> tuple[QueuePlace, list[Entry], int]:
-        """The queue, what is there from the opening of the batch on, or from `begin`, and up to where it is.
+        """The queue, its entries from the opening of the batch (or `begin`) on, and its end offset.
 
-        Raises SparkSourceError (LEDGER): the topic ends before that, it was made anew.
+        Raises SparkSourceError (LEDGER): the topic ends before that, because it was recreated.
         """
         queue = self._topic.queue(client)
         end = self._topic.end(client, queue, opened.offset)
@@ -236,7 +236,8 @@ class Ledger:
     ) -> None:
         """Write the latest attempt's note again where `note`, which lies at `at`, took its place."""
         while True:
-            notes = [(self._note(each), each.told) for each in entries if each.kind == "ends" and each.told]
+            ends = [each for each in entries if each.kind == "ends" and each.fields]
+            notes = [(self._note(each), each.fields) for each in ends]
             later = [each for each in notes if each[0].key == note.key and each[0].attempt > note.attempt]
             if not later:
                 return
@@ -278,10 +279,10 @@ class Ledger:
     def _state(
         self, client: QueueClient, queue: QueuePlace, own: set[str]
     ) -> tuple[tuple[Opened, bool] | None, int]:
-        """The last opening and whether it is done, None if there is none; and up to where was read.
+        """The last opening and whether it is done, None if there is none; and the offset read up to.
 
-        One of these tokens lost a race: it has what was the state before another one came. It counts only
-        where it is alone there, because a compaction took the others away.
+        A record whose driver lost a race contains the state before another one came. It counts only
+        where it is alone, because a compaction removed the others.
         """
         minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
         size = _WINDOW
@@ -294,7 +295,7 @@ class Ledger:
                 break
             size *= 4
         opens = opens or all_opens
-        if not opens or (last := opens[-1]).told is None:
+        if not opens or (last := opens[-1]).fields is None:
             return None, end
         opened = self._opened(last)
         for each in entries:
@@ -303,7 +304,7 @@ class Ledger:
         return (opened, False), end
 
     def _opened(self, entry: Entry) -> Opened:
-        fields = entry.told or {}
+        fields = entry.fields or {}
         try:
             return Opened(
                 entry.token,
@@ -324,12 +325,12 @@ class Ledger:
 
     def _note(self, entry: Entry) -> Note:
         try:
-            return Note.decode(entry.told or {})
+            return Note.decode(entry.fields or {})
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
 
     def _done(self, opened: Opened, entry: Entry) -> Opened:
-        fields = entry.told or {}
+        fields = entry.fields or {}
         try:
             query, batch = _text(fields["query"]), number_of(fields["batch"])
             rows, checksum = number_of(fields["rows"]), number_of(fields["checksum"])
@@ -359,7 +360,7 @@ class Ledger:
 
 
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:
-    """What is opened after that."""
+    """The next opening after that one."""
     if state is None:
         return Opened(token, -1, "", -1, 0, 0, begins, since_ms, first=token)
     last, is_done = state
@@ -378,12 +379,12 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
 
 
 def _hidden(entries: list[Entry]) -> Mapping[str, object] | None:
-    """What the last opening's `done` says, where one of another driver came behind it."""
+    """The `done` record of the last opening, if one of another driver was written after it."""
     opens = [each for each in entries if each.kind == "open"]
-    done = [each for each in entries if each.kind == "done" and each.told is not None]
+    done = [each for each in entries if each.kind == "done" and each.fields is not None]
     if not opens or not done or done[-1].token == opens[-1].token:
         return None
-    return next((each.told for each in reversed(done) if each.token == opens[-1].token), None)
+    return next((each.fields for each in reversed(done) if each.token == opens[-1].token), None)
 
 
 def _text(value: object) -> str:

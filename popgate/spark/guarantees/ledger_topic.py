@@ -29,7 +29,7 @@ _VERSION: Final = 1
 _PULL: Final = 32
 _LONGEST_REST_S: Final = 5.0
 _KIND: Final = re.compile(r"open|done|(task)(?::[0-9]+)?|(ends):[0-9]+\.[0-9]+")
-"""What a key has behind the name of its sink."""
+"""The part of a key after the name of its sink."""
 _END_REST_S: Final = 0.1
 _END_RESTS: Final = 20
 """So often it is asked again where the ledger ends: a broker of RocketMQ shows a new end some 300 ms late."""
@@ -37,25 +37,25 @@ _END_RESTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of this sink. `told` None: it was deleted by a record without a body."""
+    """A record of this sink. `fields` None: it was deleted by a record without a body."""
 
     offset: int
     kind: str
-    told: Mapping[str, Any] | None
+    fields: Mapping[str, Any] | None
 
     @property
     def token(self) -> str:
-        return "" if self.told is None else str(self.told.get("token"))
+        return "" if self.fields is None else str(self.fields.get("token"))
 
     def of_task(self, partition: int) -> str:
         """The attempt of this task that it is of; empty: it is none."""
-        if self.kind != "task" or self.told is None or self.told.get("partition") != partition:
+        if self.kind != "task" or self.fields is None or self.fields.get("partition") != partition:
             return ""
-        return str(self.told.get("attempt"))
+        return str(self.fields.get("attempt"))
 
 
 class LedgerTopic:
-    """What one process knows of it. All methods raise SparkSourceError and, but for `asked`, GatewayError."""
+    """A process's access to it. Methods raise SparkSourceError and, except for `asked`, GatewayError."""
 
     def __init__(self, options: SinkOptions, connect: Connect, rest: Callable[[float], None]) -> None:
         self._options, self._connect, self._rest = options, connect, rest

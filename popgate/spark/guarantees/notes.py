@@ -57,7 +57,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What is known by all notes of a batch."""
+    """The combined content of all notes of a batch."""
 
     ends: Offsets
     """Of queues before anything of the batch was sent to them; of others the time of the opening counts."""
@@ -83,7 +83,7 @@ def noted(notes: Iterable[Note]) -> Noted:
 
 
 def number_of(value: object) -> int:
-    """Raises TypeError for what is none."""
+    """Raises TypeError for anything but a number."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{value!r} is no number")
     return value

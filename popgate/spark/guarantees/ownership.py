@@ -9,7 +9,7 @@ from typing import Final
 from popgate.spark.guarantees.ledger import Attempt, Ledger, Opened
 
 CHECK_S: Final = 1.0
-"""So often who writes asks whether another one writes in its place."""
+"""The interval at which a writer checks for a successor."""
 
 
 class Ownership:

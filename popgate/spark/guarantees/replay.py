@@ -157,7 +157,7 @@ class _Notes:
         self._topics: set[str] = set()
 
     def load(self) -> None:
-        """What attempts before this one have noted. Raises SparkSourceError."""
+        """Load the notes of earlier attempts. Raises SparkSourceError."""
         known = self._ledger.noted(self._opened)
         self._number = known.counts.get(self._attempt.partition, 0)
         self._topics = set(known.topics)
@@ -182,7 +182,7 @@ class _Notes:
 
 
 class _Rest:
-    """Tells which rows of a task are there already."""
+    """Finds the rows of a task that are stored already."""
 
     def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
         self._identity = identity
@@ -201,7 +201,7 @@ class _Rest:
             (partition for ids in self._found.values() for partition in identity.partitions_of(ids)),
             default=-1,
         )
-        """The last partition of this batch of which a row was found; -1: of none."""
+        """The last partition of this batch of which a row was found; -1: none."""
 
     def is_there(self, message: Outgoing) -> bool:
         message_id = (find_property(message.block, _UNIQ) or b"").decode("utf-8", "replace")

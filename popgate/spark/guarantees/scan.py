@@ -26,8 +26,8 @@ from popgate.spark.write.queue_selector import is_compacted
 
 _log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
-"""Before it is looked what is there: what went by a connection that is gone may still be on its way, and a
-broker of RocketMQ shows what it has stored up to 300 ms later."""
+"""The delay before a scan: requests of a closed connection may still be in transit, and a RocketMQ broker
+shows stored messages up to 300 ms later."""
 _UNKNOWN: Final = (
     "nothing tells what of the batch was sent. With another sinkId it is sent as a whole, and what was sent"
     " of it already is there twice"
@@ -62,7 +62,7 @@ class Scan:
         return self._looked.get(topic)
 
     def settle(self, seconds: float = SETTLE_S) -> None:
-        """Wait until what was sent shows."""
+        """Wait until sent messages are visible."""
         self._rest(seconds)
 
     def is_compacted(self, topic: str) -> bool:
@@ -77,7 +77,7 @@ class Scan:
         return asked(self._reading(topic), ask, connect=self._connect, rest=self._rest)
 
     def ids(self, topics: Iterable[str]) -> dict[str, set[str]]:
-        """Of each topic, whoever sent them: two topics may have messages of one id."""
+        """The ids by topic, from any sender: two topics may have messages with one id."""
         return {topic: self._ids_of_topic(topic) for topic in topics}
 
     # -- inside -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _FORM: Final = "it is env:NAME or file:/path, where accessKey:secretKey stands"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What is spoken over TLS. Files are named by their paths, an empty one is none."""
+    """TLS settings. Files are given by path; an empty path means none."""
 
     ca: str
     certificate: str
@@ -63,7 +63,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where it is, who asks it, and how it is spoken to."""
+    """The endpoints, the credentials and the transport of a gateway."""
 
     endpoints: tuple[str, ...]
     access_key: str = ""
@@ -90,7 +90,7 @@ class Gateway:
         return f"{endpoints}, {account}: let the account, and the topic itself, allow it"
 
     def credentials(self) -> Credentials | None:
-        """What requests are signed with, as it stands there now; None: they are not.
+        """The current credentials; None: requests are not signed.
 
         Raises SparkSourceError.
         """
@@ -146,7 +146,7 @@ def _endpoints(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _account(options: Mapping[str, str]) -> tuple[str, str]:
-    """What requests are signed with; empty: they are not."""
+    """The source of the credentials; empty: requests are not signed."""
     access_key, secret_key = options.get("accessKey", ""), options.get("secretKey", "")
     if bool(access_key) != bool(secret_key):
         raise SparkSourceError(

@@ -16,7 +16,7 @@ from popgate.naming import check_topic
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 
 _SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes", "maxBytesPerTrigger"})
-"""Of the numbers those that are bytes, and may be told as 4m."""
+"""Numbers of bytes, which may have a unit, as 4m."""
 _UNITS: Final = {"k": 10, "m": 20, "g": 30}
 _DURATIONS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 

@@ -27,11 +27,11 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Names and Spark's types."""
 _NOT_HALF: Final = ("message_group", "delivery_timestamp", "priority", "lite_topic")
-"""What no half message has."""
+"""Columns that half messages cannot have."""
 _NOT_FOUND: Final = ("delivery_timestamp", "lite_topic")
-"""Of messages that cannot be found in their topic when they were sent."""
+"""Columns of messages that cannot be found in their topic after they were sent."""
 _KEY_TYPES: Final = ("string", "binary", "bigint", "int", "smallint", "tinyint")
-"""What a column that tells rows apart may have: one text for each value."""
+"""Types of a key column: they have one text for each value."""
 
 
 def check_sink_columns(schema: Iterable[tuple[str, str]], options: SinkOptions) -> None:
@@ -54,7 +54,7 @@ def check_sink_columns(schema: Iterable[tuple[str, str]], options: SinkOptions) 
 
 
 def _check_whole(names: list[str], options: SinkOptions) -> None:
-    """What is too little, or too much, together."""
+    """Check combinations: missing columns, and columns that exclude each other or an option."""
     if "body" not in names:
         raise SparkSourceError(Code.ILLEGAL_SCHEMA, "column body is missing, a binary or a string")
     if "topic" in names and options.topic:

@@ -36,7 +36,7 @@ COLUMNS: Final = {
 }
 """Names and Spark's types, in the order of the whole schema."""
 ALL_PROPERTIES: Final = "all_properties"
-"""Not a column of its own: what the legacy column properties holds."""
+"""Not a column by itself: the content of the legacy column properties."""
 LEGACY: Final = {
     "topic": ("topic", "string"),
     "flag": ("flag", "int"),
@@ -48,7 +48,7 @@ LEGACY: Final = {
     "bornTimestamp": ("born_timestamp", "timestamp"),
     "storeTimestamp": ("store_timestamp", "timestamp"),
 }
-"""By the legacy name what it is here, and its type, in the order of the whole schema."""
+"""Our column and its type, by the legacy name, in the order of the whole schema."""
 OF_THE_QUEUE: Final = ("topic", "broker_name", "queue_id")
 """The same for all messages of a queue: no record needs to be read for them."""
 

@@ -77,7 +77,7 @@ _STREAMS_ONLY: Final = (
 
 @unique
 class Where(Enum):
-    """What a start or an end is told by."""
+    """How a start or an end is specified."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -113,7 +113,7 @@ class SourceOptions:
     start: Position
     end: Position
     fallback: Where
-    """Where to begin on queues of which the group has no position."""
+    """The start of queues for which the group has no position."""
     past_is_error: bool
     """Whether a time at which nothing was stored yet is refused as a start."""
     group: str
@@ -210,7 +210,7 @@ def is_legacy(given: Mapping[str, str]) -> bool:
 
 
 def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:
-    """What lies between a least and a most, and what there is to wait for."""
+    """Checks that minimums are below maximums, and that waiting options have a minimum."""
     for least, most in (
         ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"),
         ("minRecordsPerPartition", "maxRecordsPerPartition"),

@@ -30,7 +30,7 @@ _MISSING_REST_S: Final = 1.0
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
-    """What a batch reads, as things are now. Raises SparkSourceError."""
+    """The plan of a batch query, from the current offsets. Raises SparkSourceError."""
 
     def ask(client: QueueClient) -> Plan:
         queues = queues_of(client, options)
@@ -76,7 +76,7 @@ class Stream:
         return self._initial
 
     def end_here(self) -> None:
-        """What comes from now on, and queues that appear, are out of sight."""
+        """Ignore later messages and new queues from now on."""
         self._last = self._ask(lambda client: client.maximums(self._queues(client)))
 
     def latest(self, start: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Stream:
         return after.at_ms if after.tick > StreamOffset.decode(start).tick else None
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
-        """What lies between two offsets: the same ranges each time it is asked."""
+        """The plan between two offsets: the same ranges each time it is requested."""
         after = StreamOffset.decode(end)
         begins = started(StreamOffset.decode(start), after)
 
@@ -136,10 +136,10 @@ class Stream:
         return self._ask(ask)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the group's positions to where a batch ended, for whoever watches its lag.
+        """Commit the end of a batch as the group's positions, so that its lag can be monitored.
 
-        Nothing is read by them, so that a failure is told to `warn` alone. Spark says a batch late that it is
-        done, of the last one never, and may say so again: positions do not go back.
+        Nothing is read from these positions, so failures are only reported to `warn`. Spark reports the end
+        of a batch one batch late, never that of the last one, and possibly twice: positions never go back.
         """
         if not self._options.commit_offsets:
             return
@@ -166,9 +166,9 @@ class Stream:
     def _bounds(
         self, client: QueueClient, before: StreamOffset
     ) -> tuple[dict[QueuePlace, int], dict[QueuePlace, int], dict[QueuePlace, int]]:
-        """Where the batch begins, which of that are queues that appeared, and where the queues end.
+        """The start of the batch, the start of new queues, and the end of the queues.
 
-        Queues that are gone keep their last offset; one that went back is told when the batch is planned.
+        Queues that are gone keep their last offset; a decreased one is reported when the batch is planned.
         """
         queues = self._queues(client)
         self._check_age(client, before, [queue for queue in queues if queue not in self._seen])
@@ -186,9 +186,9 @@ class Stream:
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
     def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:
-        """Of queues that were not there a moment ago, or about which nothing is known yet.
+        """Check queues that did not exist a moment ago, or that are not known yet.
 
-        They may have been made anew while the query did not run, or while its topic was gone.
+        They may have been recreated while the query did not run, or while the topic did not exist.
         """
         begins = {queue: at for queue in queues if (at := before.queues.get(queue, 0)) > 0}
         if before.at_ms is None or before.initial or not begins:
@@ -219,11 +219,11 @@ def asked(
     rest: Callable[[float], None] = time.sleep,
     wait_s: float = 0.0,
 ) -> T:
-    """What `work` finds out; it only asks, so that it is done again when it fails for now.
+    """The result of `work`, which only reads, so that it is retried after temporary failures.
 
-    For so long as `wait_s` it is also done again when a topic is not there.
+    For up to `wait_s` it is also retried while a topic does not exist.
 
-    The pause doubles each time: by default there is a minute for a gateway that is started anew. `rest` takes
+    The pause doubles each time: by default a gateway has one minute to restart. `rest` takes
     seconds. Raises SparkSourceError.
     """
     retries, times, waited_s = options.number("fetchOffset.numRetries"), 0, 0.0

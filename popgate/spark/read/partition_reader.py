@@ -28,11 +28,11 @@ _REST_S: Final = 0.05
 _LONGEST_REST_S: Final = 1.0
 _STORED: Final = ("store_timestamp", "storeTimestamp")
 _PATIENCE_S: Final = 60.0
-"""So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
+"""The time without any data after which a task fails: gateways that restart in turn are back by then."""
 
 
 class _Part(NamedTuple):
-    """Of a range, asked for under a number. `whole`: not the rest of one that was answered in part."""
+    """A pull in flight, by its request number. `whole`: it is not the rest of a partly answered one."""
 
     begin: int
     end: int
@@ -49,7 +49,7 @@ def batches(
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """What lies in the ranges, in their order. `rest` takes seconds. Raises SparkSourceError."""
+    """The messages of the ranges, in order. `rest` takes seconds. Raises SparkSourceError."""
     rows, size = options.number("arrowBatchRows"), options.number("arrowBatchBytes")
     for each in ranges:
         held: list[bytes] = []
@@ -77,7 +77,7 @@ def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
-    """Records that came from a range; what lies outside of it, or has another tag, is left out.
+    """Decode pulled records; those outside of the range, or with another tag, are left out.
 
     Raises SparkSourceError (DAMAGED).
     """
@@ -111,10 +111,10 @@ def whole(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[bytes, int]]:
-    """`pulled` of a range, which goes on where it was when the gateway fails for now.
+    """`pulled` for a range, which continues at its position after a temporary failure of the gateway.
 
-    A connection breaks when a gateway is started anew, and when nobody takes rows for so long that it says
-    nothing. Raises SparkSourceError, for what passes after a minute without an answer.
+    A connection breaks when a gateway restarts, or when the consumer of the rows pauses for so long that the
+    connection is idle. Raises SparkSourceError, for temporary failures after a minute without a response.
     """
     at, times, began = range_.begin, 0, 0.0
     while at < range_.end:

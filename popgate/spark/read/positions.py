@@ -15,8 +15,8 @@ from popgate.spark.options.source_options import EARLIEST, LATEST, Position, Sou
 def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = False) -> list[QueuePlace]:
     """All queues that are read now.
 
-    Raises SparkSourceError for one that is assigned and not there, and for a topic that an option names and
-    that has none, unless the query is `running`: then the queues may come back.
+    Raises SparkSourceError for an assigned queue that does not exist, and for a topic named by an option
+    without a readable queue, unless the query is `running`: then the queues may return.
     """
     if options.pattern:
         return _matching(client, options.pattern)
@@ -68,7 +68,7 @@ def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
 def starts_of(
     client: QueueClient, options: SourceOptions, queues: Sequence[QueuePlace]
 ) -> dict[QueuePlace, int]:
-    """Where to begin on each queue. Raises SparkSourceError for what cannot be, and GatewayError."""
+    """The start of each queue. Raises SparkSourceError for an impossible position, and GatewayError."""
     position = options.start
     if position.where is Where.GROUP:
         committed = client.committed(options.group, queues)
@@ -96,7 +96,7 @@ def _ends_of(client: QueueClient, where: Where, queues: Sequence[QueuePlace]) ->
 def _resolved(
     client: QueueClient, position: Position, queues: Sequence[QueuePlace], option: str, *, absent: int
 ) -> dict[QueuePlace, int]:
-    """Offsets as they were told, looked at against what the queues have."""
+    """Resolve the given offsets and check them against the queues."""
     if position.where is not Where.OFFSETS:
         return _ends_of(client, position.where, queues)
     _check_known(position.offsets, queues, option)
@@ -119,7 +119,7 @@ def _resolved(
 def _by_time(
     client: QueueClient, options: SourceOptions, position: Position, queues: Sequence[QueuePlace], edge: str
 ) -> dict[QueuePlace, int]:
-    """The first offset stored at or after a time; queues that no time is told for are read as a whole."""
+    """The first offset stored at or after a time; queues without a time are read as a whole."""
     option = "startingOffsetsByTimestamp" if edge == "start" else "endingOffsetsByTimestamp"
     if position.where is Where.TIMES:
         _check_known(position.offsets, queues, option)

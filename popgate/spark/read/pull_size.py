@@ -11,7 +11,7 @@ from typing import Final
 
 _LEAST: Final = 8
 _LOOKED_AT: Final = 8
-"""Answers, of which the largest counts: one that is short may end at a large message."""
+"""The number of recent responses whose maximum is used: a single short one may end at a large message."""
 _TRIES: Final = 32
 """One pull of so many asks for twice as much."""
 
@@ -31,5 +31,5 @@ class PullSize:
         return min(given if self._asked % _TRIES else 2 * given, self._most)
 
     def learn(self, given: int) -> None:
-        """From the first answer to a pull of `next`, not from those to what it left."""
+        """Record the first response to a pull of `next`, not those to its remainder."""
         self._given.append(given)

@@ -28,9 +28,9 @@ class Range(NamedTuple):
 
 
 def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
-    """By queue in order, without those that are empty. Raises SparkSourceError for an end before its begin.
+    """The non-empty ranges, ordered by queue. Raises SparkSourceError for an end before its begin.
 
-    A queue that went back was deleted and made anew: what it had is gone, and what it has now was never read.
+    A queue whose end decreased was deleted and recreated: its old messages are lost, and its new ones unread.
     """
     ranges = []
     for queue, end in sorted(ends.items()):
@@ -47,9 +47,10 @@ def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
 
 
 def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: Warn) -> list[Range]:
-    """The ranges without what the queues do not keep any more.
+    """The ranges without offsets that the queues no longer keep.
 
-    Raises SparkSourceError (DATA_LOSS) if something is gone and `fail`; otherwise `warn` is told of each gap.
+    Raises SparkSourceError (DATA_LOSS) for missing offsets if `fail` is set; otherwise reports each gap to
+    `warn`.
     """
     readable = []
     for each in ranges:
@@ -68,7 +69,7 @@ def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: War
 
 
 def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:
-    """Ends of about `most` offsets in all, shared out by what queues have: at least one to each with any."""
+    """Ends for about `most` offsets in total, in proportion to the backlog: at least one per queue."""
     total = sum(max(end - begins[queue], 0) for queue, end in ends.items())
     if total <= most:
         return dict(ends)

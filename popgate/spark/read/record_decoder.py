@@ -66,7 +66,7 @@ class Records:
         self._ends, self.offsets = self._ends[rows], self.offsets[rows]
 
     def column(self, name: str) -> Any:
-        """An Arrow array of a column that records tell of. Raises PeerWireError, and KeyError for another."""
+        """A column of the records as an Arrow array. Raises PeerWireError, KeyError (unknown column)."""
         return _COLUMNS[name](self)
 
     # -- numbers ----------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Records:
             raise PeerWireError("a record claims properties that are not what is left of it")
 
     def times(self, at: Any) -> Any:
-        """Milliseconds as timestamps; those that no timestamp can tell become null."""
+        """Milliseconds as timestamps; values that do not fit into a timestamp become null."""
         millis = self._read(at, ">i8")
         wrong = (millis > _LAST_MS) | (millis < -_LAST_MS)
         micros = np.where(wrong, 0, millis) * 1000
@@ -215,18 +215,20 @@ class _Pairs:
         return self._values.take(pa.array(index, mask=index < 0))
 
     def number(self, name: str) -> Any:
-        """As `find`, of whole numbers; null for what is none."""
+        """As `find`, for whole numbers; null for invalid ones."""
         numbers = [_whole(text) for text in self.find(name).to_pylist()]
         return pa.array(numbers, pa.int32())
 
     def times(self, name: str) -> Any:
-        """As `find`, of milliseconds as timestamps; null for what is none."""
+        """As `find`, for milliseconds as timestamps; null for invalid ones."""
         times_ms = [_millis(text) for text in self.find(name).to_pylist()]
         micros = pa.array([None if each is None else each * 1000 for each in times_ms], pa.int64())
         return micros.cast(pa.timestamp("us", "UTC"))
 
     def types(self) -> Any:
-        """The message types that gRPC clients see: what a message has decides, most of it first."""
+        """The message types that gRPC clients see, derived from the properties of a message, in order of
+        precedence.
+        """
         codes = np.zeros(self._count, np.int64)
         # The last one that fits counts.
         for code, (_, deciding) in enumerate(_TYPES):
@@ -279,14 +281,14 @@ def _starts(data: bytes) -> list[int]:
 
 
 def _whole(text: str | None) -> int | None:
-    """A number of 31 bits; None for what is none."""
+    """A 31-bit number, otherwise None."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= 10):
         return None
     return int(text) if int(text) <= _LAST_INT else None
 
 
 def _millis(text: str | None) -> int | None:
-    """A time that a timestamp can tell; None for what is none."""
+    """Milliseconds that fit into a timestamp, otherwise None."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) <= 16):
         return None
     return int(text) if int(text) <= _LAST_MS else None

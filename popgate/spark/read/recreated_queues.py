@@ -20,10 +20,10 @@ _SKEW_MS: Final = 60_000
 
 
 def made_anew(client: QueueClient, begins: Offsets, at_ms: int) -> list[QueuePlace]:
-    """Those of the queues for which that is so; `begins` is what was read up to by `at_ms`.
+    """The recreated queues of `begins`, the offsets read up to by `at_ms`.
 
-    Raises GatewayError. Where the first offsets of a queue are empty, as after a compaction, a broker may say
-    that none of it is old: what is there is looked at.
+    Raises GatewayError. If the first offsets of a queue are empty, as after a compaction, a broker may report
+    none of it as old: then the oldest message is read.
     """
     after_ms = at_ms + _SKEW_MS
     minimums = client.minimums(list(begins))

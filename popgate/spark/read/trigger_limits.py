@@ -32,9 +32,9 @@ class Limits:
         self._began = self._now()
 
     def waits(self, begins: Offsets, ends: Offsets) -> bool:
-        """Whether there is too little for a batch, and it is not time for one yet.
+        """Whether there is too little for a batch, and the maximum delay has not passed yet.
 
-        The first batch of a process waits for nothing: nobody knows how long ago the last one was.
+        The first batch of a process never waits: the time of the last one is unknown.
         """
         least = self._options.numbers["minOffsetsPerTrigger"]
         if least is None or self._began is None:
@@ -53,7 +53,9 @@ class Limits:
         return dict(ends) if most is None else limited(begins, ends, most)
 
     def _measured(self, client: QueueClient, begins: Offsets, sizes: dict[QueuePlace, int]) -> float:
-        """Bytes of an offset, a running mean; what a filter or a compaction leaves out counts as none."""
+        """A running mean of bytes per offset; offsets without a message (filtered or compacted) count as 0
+        bytes.
+        """
         fullest = sorted(sizes, key=lambda queue: -sizes[queue])[:_MOST_SAMPLED]
         expression, kind = self._options.filter
         most = min(self._options.number("pullBatchSize"), _SAMPLE)

@@ -31,14 +31,15 @@ from popgate.wire.messages.properties import (
 _HALF: Final = (
     f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{PRODUCER_GROUP}\x02{CHECK_IMMUNITY_TIME_IN_SECONDS}\x013600\x02"
 )
-"""Of a half message: nobody is asked about it for an hour, and nobody is there who could answer."""
+"""Properties of a half message: its first transaction check is an hour later, because no producer could
+answer."""
 _LAST_U64: Final = (1 << 64) - 1
 _LONGEST_ID: Final = 255
 """Bytes, as over gRPC."""
 
 
 class Encoder:
-    """Makes messages of what one task writes, and counts the rows; they are told apart as `identity` says."""
+    """Encodes the rows of one task as messages and counts them; `identity` defines their ids."""
 
     def __init__(self, options: SinkOptions, identity: Identity) -> None:
         self._options = options
@@ -124,7 +125,7 @@ class Encoder:
     # -- inside -----------------------------------------------------------------------------------
 
     def _keys_of(self, columns: _Columns) -> Callable[[int, int, str, bytes], str]:
-        """What finds the id of a row: its place in the batch, its number, its block and its body."""
+        """A function for the id of a row, from its place in the batch, its number, its block and its body."""
         name = self._options.dedupe_key
         if "message_id" in columns:
             given = list(columns.texts("message_id"))
@@ -151,7 +152,7 @@ class Encoder:
         return keyed
 
     def _ids_of(self, rows: PlainRows, first: int) -> tuple[bytes, bytes]:
-        """What all ids of plain rows begin with, and how they go on, one behind the other."""
+        """The common prefix of the ids of plain rows, and the rest of each, concatenated."""
         identity, by_contents = self._identity, self._digest is not None
         contents = digests(identity.content_hash(), *rows.contents()) if by_contents else []
         self.checksum = self.checksum + sum(int.from_bytes(each[:8], "big") for each in contents) & _LAST_U64
@@ -176,7 +177,7 @@ class Encoder:
 
 
 class _Columns:
-    """The columns of a batch as Python's values; those that are not there are null everywhere."""
+    """The columns of a batch as Python values; a missing column is null in every row."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -210,7 +211,7 @@ class _Columns:
         return [None if each is None else each // 1000 for each in micros]
 
     def keys(self, name: str) -> Sequence[bytes | None]:
-        """Values of a column that tells rows apart, as bytes: numbers as their digits."""
+        """The values of a key column as bytes; numbers as their digits."""
         column = self._batch.column(name)
         if pa.types.is_integer(column.type):
             return [None if each is None else b"%d" % each for each in column.to_pylist()]

@@ -89,7 +89,7 @@ def half_of(answer: SendAnswer, block: bytes) -> HalfMessage:
 
 
 def key_of(row: Outgoing) -> str:
-    """What compactions go by; empty: it has none."""
+    """The compaction key; empty: none."""
     return (find_property(row.block, KEYS.encode()) or b"").decode("utf-8", "replace")
 
 

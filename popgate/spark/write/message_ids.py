@@ -16,28 +16,28 @@ BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 """Properties of Spark's tasks. They are there in foreachBatch, too."""
 VERSION: Final = "01"
-"""What the ids of the gRPC clients begin with."""
+"""The prefix of the ids of gRPC clients."""
 _OF_CONTENTS: Final = "02"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of what a task writes. `write`: what all tasks of it have in common, also when it is done again."""
+    """The basis of a task's message ids. `write`: shared by all tasks of a write, also if it is repeated."""
 
     write: tuple[str, ...]
     sink_id: str
     partition: int
     by_contents: bool = False
-    """Whether rows are known by what they say, wherever they stand in their partition: with a ledger."""
+    """Whether rows are identified by their content, at any position in their partition: with a ledger."""
 
     @property
     def batch_tag(self) -> str:
-        """What the ids of a batch begin with, those of all its partitions, when they are `by_contents`."""
+        """The prefix of all ids of a batch, in every partition, if they are `by_contents`."""
         return _OF_CONTENTS + _hash("batch", *self.write, self.sink_id).hexdigest()[:16].upper()
 
     @property
     def tag(self) -> str:
-        """What those of this partition begin with."""
+        """The prefix of the ids of this partition."""
         return f"{self.batch_tag}{self.partition:08X}"
 
     def partitions_of(self, ids: Iterable[str]) -> Iterator[int]:
@@ -59,13 +59,13 @@ class Identity:
         return row_id
 
     def row_hash(self) -> hashlib.blake2b:
-        """What `of_rows` goes on with, where rows are not `by_contents`."""
+        """The hash that `of_rows` continues, for rows that are not `by_contents`."""
         return _hash("row", *self.write, self.sink_id, str(self.partition))
 
     def _of_contents(self) -> Callable[[int, bytes, bytes], str]:
-        """Rows that say the same are counted: whichever comes first has the same id each time.
+        """Rows with equal content are counted: the first one has the same id each time.
 
-        In the place of the body these take what `digest_of_contents` makes.
+        Instead of the body they use the result of `digest_of_contents`.
         """
         tag, seen = self.tag, dict[bytes, int]()
 
@@ -79,7 +79,7 @@ class Identity:
         return row_id
 
     def digest_of_contents(self) -> Callable[[bytes, bytes], bytes]:
-        """Of what a row says, beside its body: the same in whichever partition and place it is."""
+        """The digest of a row's columns and body: the same in any partition and at any position."""
         base = self.content_hash()
 
         def digest(rest: bytes, body: bytes) -> bytes:
@@ -90,7 +90,7 @@ class Identity:
         return digest
 
     def content_hash(self) -> hashlib.blake2b:
-        """What `digest_of_contents` goes on with."""
+        """The hash that `digest_of_contents` continues."""
         return _hash("content", *self.write, self.sink_id)
 
     def of_keys(self) -> Callable[[bytes], str]:
@@ -108,7 +108,7 @@ class Identity:
         return key_id
 
     def key_hash(self) -> hashlib.blake2b:
-        """What `of_keys` goes on with."""
+        """The hash that `of_keys` continues."""
         of = ("key of batch", *self.write) if self.by_contents else ("key",)
         return _hash(*of, self.sink_id)
 
@@ -116,11 +116,11 @@ class Identity:
 def identity_of(
     properties: Mapping[str, str], options: SinkOptions, *, run: str, partition: int, streaming: bool
 ) -> Identity:
-    """`properties`: those of the task. `run`: made anew for every write that is planned.
+    """`properties`: those of the task. `run`: unique for every planned write.
 
-    A batch that is written within foreachBatch is known again when `sinkId` tells it from the other writes of
-    the same function. Raises SparkSourceError: outside of it `sinkId` has nothing to go by but keys, and
-    neither have the rows of a stream of which Spark does not say which of its batches this is.
+    A batch that is written within foreachBatch is recognised when it is repeated if `sinkId` distinguishes
+    it from the other writes of the same function. Raises SparkSourceError: outside of it `sinkId` works with
+    keys only, and so do the rows of a stream if Spark does not report the batch number.
     """
     query, batch = properties.get(QUERY_ID, ""), properties.get(BATCH_ID, "")
     sink_id, in_query = options.sink_id, bool(query and batch)

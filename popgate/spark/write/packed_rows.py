@@ -29,14 +29,14 @@ _MOST_ROWS: Final = 1 << 20
 """Of a batch: a name of a topic and an id stand before and behind each row, some hundred bytes, and all of a
 column has to stay below 2 GB."""
 _ARROW_REFUSES: Final = pa.ArrowInvalid, pa.ArrowNotImplementedError
-"""How Arrow says that a column cannot be cast, or holds what is no text."""
+"""Arrow's errors for a column that cannot be cast, or has invalid text."""
 _ROWS_OF_A_TOPIC: Final = 32
 """On average at least so many rows in a row have one topic."""
 _HEAD: Final = np.dtype([("size", ">u4"), ("magic", ">u8"), ("flag", ">i4"), ("body", ">u4")])
 """Of a message in a send (`popgate/wire/messages/batches.py`): the size of all, and that of its body."""
 _UNIQ: Final = UNIQ_KEY.encode() + b"\x01"
 _OF_NO_QUEUE: Final = b"\x01\x01None\x02"
-"""What stands between the topic and the block where the contents of a row are hashed."""
+"""The bytes between the topic and the block in the hashed contents of a row."""
 
 
 class _NotPlain(Exception):
@@ -44,7 +44,7 @@ class _NotPlain(Exception):
 
 
 def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | None:
-    """The rows of a batch when all are plain. `key`: the column that tells them apart; empty: none does."""
+    """The rows of a batch if all of them are plain. `key`: the key column; empty: none."""
     if (
         not _FEWEST <= batch.num_rows <= _MOST_ROWS
         or batch.get_total_buffer_size() > _MOST_BYTES
@@ -59,7 +59,7 @@ def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | No
 
 
 class PlainRows:
-    """What `plain_rows` found. Data and ends are bytes, and where each row of them begins and ends."""
+    """The result of `plain_rows`. Columns are bytes, with the start and the end of each row."""
 
     def __init__(self, batch: pa.RecordBatch, *, topic: str, key: str) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -84,7 +84,7 @@ class PlainRows:
         return _data(_joined(numbers, b" ", lengths, b" ", self._blocks, self._bodies))
 
     def contents(self) -> tuple[bytes, list[int]]:
-        """Of each row what it says, as it is known by it."""
+        """The content of each row, from which its id is derived."""
         if self._topics is None:
             topics, widths = self.topics[0][0].encode(), len(self.topics[0][0].encode())
         else:
@@ -94,7 +94,7 @@ class PlainRows:
         return _data(_joined(lengths, b" ", topics, _OF_NO_QUEUE, self._blocks, self._bodies))
 
     def keys(self) -> tuple[bytes, list[int]]:
-        """Of each row what tells it apart."""
+        """The key of each row."""
         return _data(self._keys)
 
     def pack(self, first: int, front: bytes, ids: bytes) -> Iterator[PackedRows]:

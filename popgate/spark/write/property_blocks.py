@@ -20,12 +20,12 @@ from popgate.wire.messages.properties import (
 )
 
 find_control: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
-"""What a block of properties cannot carry, and no message may have in its texts."""
+"""Characters that a block of properties cannot carry, and texts of messages must not have."""
 _NOT_FOR_USERS: Final = RESERVED | {SHARDING_KEY, TRACE_CONTEXT}
 
 
 class Wrong(Exception):
-    """A row cannot be a message, for what a column of it says."""
+    """A row cannot be a message because of the value of a column."""
 
     def __init__(self, column: str, why: str) -> None:
         super().__init__(column, why)
@@ -41,7 +41,7 @@ def block_of(
     priority: int | None,
     lite: str | None,
 ) -> str:
-    """The block without the id: what users said, then what has a column. Raises Wrong."""
+    """The block without the id: user properties, then those of columns. Raises Wrong."""
     parts = [_of_user(name, value) for name, value in properties] if properties else []
     if tag:
         parts.append(tag_entry(tag))

@@ -17,9 +17,9 @@ ANY: Final = -1
 
 
 def writable_queues(client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
-    """By broker name and number, as gateways sort them; none: the topic is made by the first message.
+    """By broker name and number, the order of gateways; none: the first message creates the topic.
 
-    Raises TopicNotFound (nothing is made), Forbidden (nothing may be written), and what the client raises.
+    Raises TopicNotFound (topics are not created), Forbidden (no queue is writable), and the client's errors.
     """
     try:
         route = client.route(topic)

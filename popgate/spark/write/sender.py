@@ -53,12 +53,12 @@ class Sender:
         check: Callable[[], None] = lambda: None,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        """`partition`: each begins at another queue. `rest` takes seconds.
+        """`partition`: each starts at another queue. `rest` takes seconds.
 
-        `once` False: what came under its id lately is stored again, also where the broker knows that.
-        `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
-        `check`: called just before each send; nothing more is sent when it raises SparkSourceError.
-        `begin_topics`: called with topics before the first send to them, as `check` is.
+        `once` False: a message whose id was sent recently is stored again, even if the broker deduplicates.
+        `find_sent`: returns the ids stored in a topic; requests without a response are looked up before they
+        are repeated. `check`: called before each send; if it raises SparkSourceError, nothing more is sent.
+        `begin_topics`: called with topics before the first send to them, with the same contract as `check`.
         """
         numbers = options.numbers
         self._rows = numbers["sendBatchRows"]
@@ -86,7 +86,7 @@ class Sender:
         self._begun: set[str] = set()
         """Topics with which it was called."""
         self._looked: tuple[QueueClient, str, set[str]] | None = None
-        """What was there of a topic when a connection was closed that left a request without an answer."""
+        """The ids found in a topic after a connection was closed with an unanswered request."""
         self.halves: list[HalfMessage] = []
         """Those that are stored, of a transactional sink."""
 
@@ -136,7 +136,7 @@ class Sender:
                 self.add(piece)
 
     def _add_packed(self, rows: PackedRows) -> None:
-        """What `add` does with each of them, with many at a time."""
+        """`add` for each of them, many at a time."""
         topic, at = rows.topic, 0
         while at < len(rows):
             if self._compacted.get(topic) or not self._queues.get(topic):
@@ -205,7 +205,7 @@ class Sender:
             return False
 
     def _make_topic(self, row: Outgoing) -> None:
-        """Send the first message of a topic alone: before nobody knows which queues there will be."""
+        """Send the first message of a topic alone: its queues are unknown before."""
         brokers = self._asked(lambda client, _row: brokers_of_new_topics(client), row)
         if not brokers:
             raise self._failed(TopicNotFound(row.topic), f"row {row.number}", row.topic, 1)
@@ -246,7 +246,7 @@ class Sender:
             self._finish_oldest()
 
     def _begin(self, lot: Lot) -> None:
-        """Send it; that it could not be sent for now is told when it is waited for."""
+        """Send it; a temporary failure is reported when its response is awaited."""
         lot.times += 1
         lot.client = None
         try:
@@ -294,7 +294,7 @@ class Sender:
                 return
 
     def _leave_out_sent(self, lot: Lot) -> bool:
-        """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
+        """Whether all of it is stored already: after a request without a response the outcome is unknown."""
         # In a compacted topic what was sent may be gone, and what is found may be of an earlier attempt.
         if self._find_sent is None or lot.client is None or self._compacted.get(lot.topic):
             return False
@@ -334,7 +334,7 @@ class Sender:
         self._rest(min(self._first_rest_s * 2 ** min(times - 1, 20), _LONGEST_REST_S))
 
     def _asked(self, work: Callable[[QueueClient, Outgoing], T], row: Outgoing) -> T:
-        """What `work` finds out; done again, when that may help."""
+        """The result of `work`, which is retried after temporary failures."""
         times = 0
         while True:
             times += 1

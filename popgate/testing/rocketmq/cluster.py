@@ -28,7 +28,7 @@ _BROKER_PORTS = 4
 """A broker takes the port before the last but one, its own, and the next: 2, 0, and 1 away."""
 _ADMIN_WITHIN_S = 240.0
 _POLLED_FOR_S = 5.0
-"""A server that starts may not answer what it was asked too early."""
+"""A starting server may not answer requests that come too early."""
 
 
 class RocketMQ:
@@ -119,7 +119,7 @@ class RocketMQ:
         return self
 
     def stop(self) -> None:
-        """End all of it at once and remove the folder: nobody is left who would notice a leave-taking."""
+        """Kill all processes at once and remove the folder: nothing depends on an orderly shutdown."""
         servers = [*self.proxies, *self.brokers.values(), *self.name_servers]
         for server in servers:
             server.signal(signal.SIGKILL)
@@ -162,7 +162,7 @@ class RocketMQ:
         return made.start()
 
     def admin(self, *words: str) -> str:
-        """Run a command of mqadmin against the cluster; what it printed. Raises CalledProcessError."""
+        """Run a command of mqadmin against the cluster; returns its output. Raises CalledProcessError."""
         home = self.folder / "admin"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         command = [
@@ -257,7 +257,7 @@ class RocketMQ:
         return _written(server, "broker.conf", settings)
 
     def is_followed(self, name: str) -> bool:
-        """Whether the slaves of a broker have what its master has, so that it takes messages.
+        """Whether the slaves of a broker are in sync with its master, so that it accepts messages.
 
         Raises OSError, PeerWireError.
         """

@@ -17,7 +17,7 @@ _POM = Path(__file__).parent / "pom.xml"
 
 
 def chosen_version() -> str:
-    """The version for this run: TEST_ROCKETMQ, else the newest. Raises Missing for one that nobody knows."""
+    """The version for this run: TEST_ROCKETMQ, else the newest. Raises Missing for an unknown one."""
     version = os.environ.get("TEST_ROCKETMQ") or NEWEST
     if version not in VERSIONS:
         raise Missing(f"TEST_ROCKETMQ is {version}, and there are {', '.join(VERSIONS)}")

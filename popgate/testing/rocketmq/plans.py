@@ -14,8 +14,8 @@ PATIENT = tuple(
     for name in ("connect_timeout_s", "request_timeout_s", "probe_s")
     for word in ("--set", f"remote.{name}={_PATIENT_S}")
 )
-"""Flags for a gateway whose clients must be told of no error: where machines are busy and small, a broker
-stands still for longer than the shipped 3 s, and is there all the same."""
+"""Flags for a gateway whose clients must not see errors: on small, busy machines a broker may pause for
+longer than the default of 3 s, and still be alive."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,9 +29,9 @@ class BrokerPlan:
 
 
 def pairs(*names: str, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:
-    """A master and a slave of each name; what the master answered, the slave has.
+    """A master and a slave of each name; the slave has every message that the master has acknowledged.
 
-    SYNC_MASTER alone does not do that: RocketMQ 5 waits for as many as `inSyncReplicas` says, which is 1.
+    SYNC_MASTER alone does not do that: RocketMQ 5 waits for `inSyncReplicas` copies, which is 1 by default.
     """
     kept = {"inSyncReplicas": "2", "totalReplicas": "2", **(settings or {})}
     return tuple(

@@ -7,12 +7,12 @@ import random
 import socket
 
 _LOWEST, _HIGHEST = 12_000, 32_000
-"""Below what systems give to those who ask for any port, so that nobody is given one of these meanwhile."""
+"""Below the range from which systems assign ports, so that none of these is assigned meanwhile."""
 _MOST_TRIES = 1_000
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of `count` adjacent ports that nobody has. Another process may take them: try again then."""
+    """The first of `count` adjacent free ports. Another process may take them: then try again."""
     for _ in range(_MOST_TRIES):
         first = random.randrange(_LOWEST, _HIGHEST - count)  # noqa: S311 - no secret
         if all(_is_free(port) for port in range(first, first + count)):
@@ -29,7 +29,7 @@ def _is_free(port: int) -> bool:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a process accepts connections there."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
         return True
     return False

@@ -20,7 +20,7 @@ _GRACE_S: Final = 5.0
 
 
 def watch(lines: Iterable[str]) -> None:
-    """Follow the lines to their end, then end and remove what they left."""
+    """Read the lines to their end, then kill and remove the rest."""
     pids: dict[int, str] = {}
     folders: list[str] = []
     for line in map(str.strip, lines):
@@ -51,7 +51,7 @@ def _signal(pids: Mapping[int, str], number: int) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, where the system tells it: numbers of processes are used again soon."""
+    """The start time of a process, if the system reports it: process ids are reused soon."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

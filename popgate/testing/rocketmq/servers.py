@@ -21,8 +21,8 @@ from popgate.testing.variables import variables
 STARTED_WITHIN_S = 300.0
 """A broker is ready after 8 s; machines that test are busy. One that fails ends, which is seen at once."""
 STOPPED_WITHIN_S = 120.0
-"""After SIGTERM a broker takes up to 7 s, on a busy machine much longer. One that is killed after that takes
-leave of nobody: its name servers still tell of it."""
+"""After SIGTERM a broker takes up to 7 s, on a busy machine much longer. One that is killed after that does
+not unregister: its name servers still list it."""
 _POLLED_EVERY_S = 0.05
 _TRIES = 4
 _PORT_IS_TAKEN = "Address already in use"
@@ -38,7 +38,10 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryE
 
 
 def environment_of(home: Path) -> dict[str, str]:
-    """For a program of RocketMQ at home in a folder, without what the caller's own clients are told."""
+    """The environment of a RocketMQ program with its home in a folder.
+
+    Settings of the caller's clients are left out.
+    """
     kept = {
         name: value
         for name, value in variables().items()
@@ -109,8 +112,8 @@ class JavaServer:
     ) -> None:
         """`arguments` may write files and choose `port`, each time.
 
-        It is ready when it has printed what it `says`, and `ready` says so, which is asked again and again:
-        what answers at its port before may be somebody else.
+        It is ready when it has printed `says`, and when `ready`, which is polled, returns true:
+        before that another process may answer at its port.
         """
         self.name = name
         self.folder = folder
@@ -240,7 +243,7 @@ class JavaServer:
             return self._says in output.read()
 
     def last_words(self) -> str:
-        """The end of what it printed and logged."""
+        """The end of its output and logs."""
         logs = sorted((self.folder / "home" / "logs").rglob("*.log"))
         files = [self.folder / "output.log", *(log for log in logs if log.stem in _MAIN_LOGS)]
         outputs = (

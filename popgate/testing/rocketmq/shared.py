@@ -29,14 +29,14 @@ from popgate.testing.rocketmq.servers import STARTED_WITHIN_S, RocketMQDidNotSta
 from popgate.testing.variables import variables
 
 FOLDER_VARIABLE: Final = "TEST_ROCKETMQ_FOLDER"
-"""The folder of the locks, for processes that share a cluster with nobody else."""
+"""The folder of the locks, for processes that have a cluster of their own."""
 _POLLED_EVERY_S: Final = 0.05
 _HOST_WITHIN_S: Final = 3 * STARTED_WITHIN_S
 """A name server, then a broker, and an old host that is still ending."""
 
 
 _hosts: Final[list[subprocess.Popen[bytes]]] = []
-"""Those that this process started. They outlive it; what nobody knows would be told of as left running."""
+"""Hosts that this process started. They outlive it; unknown ones would be reported as left running."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,7 +57,7 @@ class SharedRocketMQ:
 
 @contextlib.contextmanager
 def shared_rocketmq(version: str | None = None) -> Iterator[SharedRocketMQ]:
-    """The cluster that everybody shares, until the end of the block. Raises Missing, RocketMQDidNotStart."""
+    """The shared cluster, until the end of the block. Raises Missing, RocketMQDidNotStart."""
     version = version or chosen_version()
     jars(version)
     place = _place(version)

@@ -44,7 +44,7 @@ class UserInfo:
 
 @dataclass(slots=True, frozen=True)
 class AccessEntry:
-    """What is allowed or denied on one resource ("Topic:name"), from which addresses."""
+    """An access rule for a resource ("Topic:name"): actions, source addresses, decision."""
 
     resource: str
     actions: tuple[str, ...]

@@ -46,7 +46,7 @@ def encode_producers(producers: Mapping[str, Iterable[tuple[Connection, int]]]) 
 
 
 def decode_producers(body: bytes) -> dict[str, tuple[tuple[Connection, int], ...]]:
-    """What `encode_producers` wrote; each group and each connection once. Raises PeerWireError."""
+    """Decode the output of `encode_producers`, without duplicates. Raises PeerWireError."""
     table = parts.table(parts.load_object(body, "the producers of a broker"), "data")
     return {group: parts.each(table, group, _producer) for group in table if group.__class__ is str}
 
@@ -103,7 +103,7 @@ class Rates:
 def encode_all_standings(
     groups: Mapping[str, Sequence[ConsumeStats]], address: str, *, left: int, in_flight: int
 ) -> bytes:
-    """By group what it reads, topic by topic; `left` messages are not done, `in_flight` of them pulled."""
+    """The topics of each group; `left` messages are unfinished, `in_flight` of them pulled."""
     encoded_groups = b",".join(
         b"{%b:[%b]}" % (dumps(group), b",".join([standing.encode() for standing in standings]))
         for group, standings in groups.items()
@@ -118,7 +118,7 @@ def encode_all_standings(
 
 @dataclass(slots=True, frozen=True)
 class IndexEntry:
-    """What the index of a queue has of a message: its place and size in the log, and the code of its tag."""
+    """An entry of a consume queue: place and size of the message in the log, and its tag code."""
 
     commit_offset: int
     size: int

@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 def _more(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """What is passed on as it came. Raises PeerWireError for what could not be written again."""
+    """Unknown fields, kept as they are. Raises PeerWireError for a value that could not be written again."""
     more = {name: value for name, value in part.items() if isinstance(name, str) and name not in known}
     try:
         dumps(more)

@@ -130,7 +130,7 @@ class ConsumeStatus:
 
 @dataclass(slots=True, frozen=True)
 class ConsumerRunningInfo:
-    """What a consumer runs. `properties` are by the names above."""
+    """The running state of a consumer. `properties` are by the names above."""
 
     properties: Mapping[str, str]
     subscriptions: tuple[SubscriptionData, ...] = ()

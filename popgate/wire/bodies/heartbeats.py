@@ -23,7 +23,7 @@ FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 @dataclass(slots=True, frozen=True)
 class SubscriptionData:
-    """What a group reads of a topic. `version` is when that was decided, in ms.
+    """The subscription of a group to a topic. `version` is the time of the last change, in ms.
 
     `tags` and `codes`, Java's hashes of them, are empty for all messages and for SQL92.
     """
@@ -95,7 +95,7 @@ class ConsumerData:
 
 @dataclass(slots=True, frozen=True)
 class HeartbeatData:
-    """What a client is. `fingerprint` other than 0 and `without_subscriptions` belong to heartbeats v2."""
+    """A heartbeat. `fingerprint` other than 0 and `without_subscriptions` belong to heartbeats v2."""
 
     client_id: str
     producer_groups: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class PopInfo:
 
 
 def parse_pop_info(fields: Mapping[str, str]) -> PopInfo:
-    """Read the extension fields of a pop answer. Raises PeerWireError for what cannot be read."""
+    """Parse the extension fields of a pop response. Raises PeerWireError for invalid ones."""
     info = PopInfo(
         _number(fields.get("popTime", "0")),
         _number(fields.get("invisibleTime", "0")),
@@ -102,7 +102,7 @@ def encode_bits(offsets: Iterable[int], start: int) -> str:
 
 
 def decode_bits(text: str, start: int) -> list[int]:
-    """The offsets of a bit set. Raises PeerWireError for what is none."""
+    """The offsets of a bit set. Raises PeerWireError for an invalid one."""
     try:
         packed = base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -138,7 +138,7 @@ def _records(text: str) -> list[tuple[Place, str]]:
 
 @lru_cache(maxsize=1024)
 def _place(kind: str, queue_id: str) -> Place:
-    """Kept: there are few, and every answer tells some of them twice."""
+    """Cached: there are few values, and every response repeats some of them."""
     return _number(kind), _number(queue_id)
 
 

@@ -19,7 +19,7 @@ LONGEST_QUERY: Final = 255
 """Characters of a query's name."""
 MOST_SOURCES: Final = 16
 MOST_TOPICS: Final = 100
-"""Of a source; of one that reads more the first ones by name are told."""
+"""Per source; of more topics the first ones by name are reported."""
 _LONGEST: Final = 64 * 1024
 _LARGEST: Final = 1e300
 FIGURES: Final[Mapping[str, tuple[str, str]]] = {
@@ -54,7 +54,7 @@ class SourceLag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryReport:
-    """`figures` have names of `FIGURES`; `ended`: nothing is to be told of the query any more."""
+    """`figures` have names of `FIGURES`; `ended`: the query has ended."""
 
     query: str
     sources: tuple[SourceLag, ...]
@@ -64,7 +64,7 @@ class QueryReport:
     ended: bool = False
 
     def encode(self) -> bytes:
-        """Figures that are no numbers are left out, and topics where there are too many to tell."""
+        """Figures that are not finite numbers are left out, and so are topics above the limit."""
         topics = MOST_TOPICS
         while len(body := self._encode(topics)) > _LONGEST and topics > 1:
             topics //= 2

@@ -18,7 +18,7 @@ from popgate.wire.json_syntax.fastjson import dumps
 PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
 MASTER_ID: Final = 0
 MOST_QUEUES: Final = 65_536
-"""Of one topic on one broker: who reads a route counts up to it."""
+"""Of one topic on one broker, because readers of a route enumerate them."""
 _LARGEST_INT = (1 << 31) - 1
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -65,7 +65,7 @@ class QueueData:
 class BrokerData:
     """A broker name with the addresses ("host:port") of its members by id; id 0 is the master.
 
-    `acting_master`: a slave may stand in for the master. The name server then tells the slave's address
+    `acting_master`: a slave may act as the master. The name server then lists the slave's address
     as id 0 in routes of topics that cannot be written to.
     """
 
@@ -108,10 +108,10 @@ class BrokerData:
 
 @dataclass(slots=True, frozen=True)
 class TopicRoute:
-    """The answer of a name server about one topic.
+    """The response of a name server about one topic.
 
-    `order_conf` is "broker:queues;broker:queues" where the name server has one for ordered topics.
-    `mappings` is by broker name, for static topics only. Brokers may be told of without queues, and
+    `order_conf` is "broker:queues;broker:queues" if the name server has one for ordered topics.
+    `mappings` is by broker name, for static topics only. Brokers may be listed without queues, and
     queues without their broker.
     """
 

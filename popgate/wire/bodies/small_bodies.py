@@ -236,7 +236,7 @@ class BatchAck:
 
 
 def decode_batch_acks(body: bytes) -> tuple[str, tuple[BatchAck, ...]]:
-    """The broker's name, and what is acknowledged."""
+    """The broker's name, and the acknowledged messages."""
     part = parts.load_object(body, "acknowledgements")
     return parts.text(part, "brokerName"), parts.each(part, "acks", BatchAck.read)
 

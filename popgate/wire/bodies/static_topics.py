@@ -73,7 +73,7 @@ class QueuePiece:
 class QueueMapping:
     """The logic queues that one broker leads: `current` has physical queue ids by logic ones.
 
-    `epoch` grows with each remap. `hosted` has the pieces of each logic queue, and is told only by the
+    `epoch` grows with each remap. `hosted` has the pieces of each logic queue, and is returned only by the
     broker itself (TopicQueueMappingDetail), not in routes.
     """
 
@@ -126,9 +126,9 @@ class QueueMapping:
 
 
 def leaders(mappings: Iterable[QueueMapping]) -> dict[int, QueueMapping]:
-    """Who leads each logic queue: of those that map it, the one with the highest epoch.
+    """The leader of each logic queue: of the brokers that map it, the one with the highest epoch.
 
-    Ids that nobody maps are not in the answer.
+    Ids without a mapping are missing in the result.
     """
     by_queue: dict[int, QueueMapping] = {}
     for mapping in sorted(mappings, key=lambda mapping: (mapping.epoch, mapping.total_queues)):

@@ -11,7 +11,7 @@ from enum import IntEnum, unique
 
 @unique
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The code of a request."""
 
     # Messages, offsets, clients.
     SEND_MESSAGE = 10
@@ -284,9 +284,9 @@ class ResponseCode(IntEnum):
 
 @unique
 class PortCode(IntEnum):
-    """Our own, between gateways that share one broker (`brokers.shared`): 770 000 to 770 999.
+    """Codes of this project, between gateways that share one broker (`brokers.shared`): 770 000 to 770 999.
 
-    RocketMQ's own numbers end far below. Up to 770 099 what keeps the two together, then the port's calls.
+    RocketMQ's own codes end far below. Those up to 770 099 maintain the connection, the others call the port.
     """
 
     HELLO = 770_000
@@ -356,9 +356,8 @@ class PortCode(IntEnum):
 
 
 SEND_ONCE = "once"
-"""A field of sends of ours. "true": what was sent to the topic under the same id lately is not stored again.
-RocketMQ reads no such field.
-"""
+"""A field of our sends. "true": a message whose id was sent to the topic recently is not stored again.
+RocketMQ ignores it."""
 
 REPORT_QUERY = 771_000
 """A request code of ours: how a streaming query of a client stands (`popgate/wire/bodies/query_reports.py`).

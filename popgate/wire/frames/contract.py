@@ -23,11 +23,11 @@ class Wire(Protocol[Event_co]):
         ...
 
     def next_event(self) -> Event_co | None:
-        """What has happened next; None: more bytes are needed. Raises PeerWireError."""
+        """The next event; None: more bytes are needed. Raises PeerWireError."""
         ...
 
     def data_to_send(self) -> list[bytes]:
-        """What the other side must be sent; it is taken, a second call does not return it again."""
+        """Remove and return the bytes for the peer."""
         ...
 
 
@@ -39,5 +39,5 @@ class TimedWire(Wire[Event_co], Protocol[Event_co]):
         ...
 
     def tick(self, now: float) -> None:
-        """Do what is due at `now`."""
+        """Run timeouts that are due at `now`."""
         ...

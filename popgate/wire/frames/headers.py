@@ -47,11 +47,11 @@ class Serialization(IntEnum):
 _JSON = 0  # compared with a plain number, which is quicker
 
 Header = tuple[int, str, int, int, int, str, dict[str, str]]
-"""What a header says: code, language, version, opaque, flag, remark, ext fields."""
+"""The fields of a header: code, language, version, opaque, flag, remark, ext fields."""
 
 
 def decode_header(serialization: int, data: bytes) -> Header:
-    """Read a header. Raises PeerWireError for an unknown encoding, damage, and what is above the limits."""
+    """Decode a header. Raises PeerWireError for an unknown encoding, damage, and values above the limits."""
     if len(data) > LONGEST_HEADER:
         raise PeerWireError(f"a header has {len(data)} bytes, the limit is {LONGEST_HEADER}")
     if not 0 <= serialization < len(DECODERS):
@@ -69,7 +69,7 @@ def encode_header(
     remark: str,
     fields: Mapping[str, str],
 ) -> bytes:
-    """Write a header. Raises LocalWireError for what does not fit into the encoding."""
+    """Encode a header. Raises LocalWireError for values that do not fit into the encoding."""
     if serialization == _JSON:
         data = _encode_json(code, language, version, opaque, flag, remark, fields)
     else:
@@ -205,4 +205,4 @@ def _encode_binary(
 
 
 DECODERS: tuple[Callable[[bytes], Header], ...] = (_decode_json, _decode_binary)
-"""By Serialization, for who has checked the length already."""
+"""By Serialization, for callers that have checked the length."""

@@ -15,7 +15,7 @@ from popgate.wire.frames.contract import TLS_FIRST
 from popgate.wire.frames.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
 
 VERSION = 479
-"""V5_3_3, the version that is told where the caller does not say another one."""
+"""V5_3_3, the version that is sent by default."""
 V4_9_4 = 401
 """From this version on a name server writes standard JSON, with keys in quotes."""
 V4_9_5 = 403
@@ -61,7 +61,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether nobody waits for an answer, so that none may be sent."""
+        """Whether the sender expects no response, so that none may be sent."""
         return self.flag & IS_ONEWAY != 0
 
     def answer(
@@ -80,7 +80,7 @@ class Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """The whole frame. Raises LocalWireError for what does not fit into it."""
+    """The whole frame. Raises LocalWireError for values that do not fit into it."""
     serialization, body = command.serialization, command.body
     header = encode_header(
         serialization,
@@ -107,8 +107,8 @@ class RemotingWire:
     """One side of a connection; a `Wire` of `Command` events.
 
     A frame above `max_frame` bytes is refused as soon as its length is known. After an error the
-    machine is dead: the same error comes again. The first length of a connection may be checked by
-    who tells protocols apart; this machine reads nothing but remoting.
+    machine is dead: the same error is raised again. A protocol sniffer may check the first length of a
+    connection; this machine reads nothing but remoting.
     """
 
     __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_out", "_tail")

@@ -18,7 +18,7 @@ SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105 - the name of a field
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 CREDENTIALS = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
-"""The fields of a signature, which a gateway that signs itself takes out of what it passes on."""
+"""The fields of a signature, which a gateway removes from requests that it signs itself."""
 V4_9_3: Final = 399
 """Up to this version a client does not sign the field of UNIQUE_KEY_QUERY."""
 
@@ -49,12 +49,13 @@ def verify(fields: Mapping[str, str], body: bytes, secret_key: str, version: int
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Base64 of the HMAC-SHA1 over what a client of today signs. Raises UnicodeEncodeError."""
+    """Base64 of the HMAC-SHA1 over the content that a current client signs. Raises UnicodeEncodeError."""
     return _signed_with(content(fields, body, V4_9_3 + 1), secret_key)
 
 
 def content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
-    """What a client of this version signs: the values in the order of their names (no signature), the body.
+    """The signed content for this client version: the values in the order of their names (no signature), the
+    body.
 
     Raises UnicodeEncodeError for text that is no UTF-8.
     """

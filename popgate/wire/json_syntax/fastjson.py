@@ -19,7 +19,7 @@ from popgate.wire.json_syntax.references import resolve_references
 
 MOST_DEPTH: Final = 64
 MOST_PARTS: Final = 1_000_000
-"""Commas and opened brackets of a body. What is made of each takes 50 bytes and more."""
+"""Commas and opening brackets of a body. The objects for each take 50 bytes and more."""
 
 ObjectKey = tuple[tuple[str, Any], ...]
 """A key that was an object: its fields sorted by name, so that `dict(key)` is the object again."""
@@ -32,10 +32,10 @@ _read_scalar = JSONDecoder(parse_constant=jsontext.refuse_constant, parse_float=
 
 
 def loads(data: bytes) -> Any:
-    """What the text says: dicts, lists, text, numbers, truth values, None.
+    """Parse a text into dicts, lists, text, numbers, truth values and None.
 
-    Keys of dicts are text, also where they were numbers without quotes; keys that were objects are
-    ObjectKeys. Raises PeerWireError for what is no such text or above the limits.
+    Keys of dicts are text, also those that were numbers without quotes; keys that were objects are
+    ObjectKeys. Raises PeerWireError for invalid text or above the limits.
     """
     if len(data) > MOST_PARTS and data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_PARTS:
         raise PeerWireError(f"a JSON body has more than {MOST_PARTS} parts")
@@ -49,14 +49,14 @@ def loads(data: bytes) -> Any:
 
 
 def object_key(table: Mapping[str, Any]) -> ObjectKey:
-    """The key for an object in what `dumps_keyed` writes; its values are text and numbers."""
+    """An object as a key for `dumps_keyed`; its values are text and numbers."""
     return tuple(sorted(table.items()))
 
 
 def dumps_keyed(value: Any) -> bytes:
     """As `dumps`, also for dicts whose keys are ObjectKeys: those are written as fastjson does.
 
-    Raises LocalWireError for what cannot be written.
+    Raises LocalWireError for values that cannot be written.
     """
     if isinstance(value, dict):
         return b"{%b}" % b",".join(
@@ -110,7 +110,7 @@ class _Reader:
         return ValueError(f"unexpected at character {self._at}")
 
     def next_character(self) -> str:
-        """What stands after the space, which is skipped; empty at the end."""
+        """Skip spaces and return the next character; empty at the end."""
         space = _skip_space(self._text, self._at)
         if space is not None:
             self._at = space.end()

@@ -37,7 +37,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def loads_plain(data: bytes) -> Any:
-    """What the JSON text says. Raises PeerWireError for anything else than standard JSON in UTF-8."""
+    """Parse standard JSON. Raises PeerWireError for anything else than standard JSON in UTF-8."""
     try:
         text = data.decode()
         value = _decode(text)
@@ -51,7 +51,7 @@ def loads_plain(data: bytes) -> Any:
 def dumps_plain(value: Any) -> bytes:
     """JSON text for dicts with text keys, lists, text, numbers, truth values and None.
 
-    Raises LocalWireError for what cannot be written.
+    Raises LocalWireError for values that cannot be written.
     """
     try:
         return _encode(value).encode()

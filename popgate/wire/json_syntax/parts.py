@@ -18,7 +18,7 @@ LARGEST_NUMBER: Final = (1 << 63) - 1
 
 
 def load_object(body: bytes, subject: str) -> dict[str, Any]:
-    """The object that a body is; `what` names the body in errors."""
+    """Parse a body that is an object; `subject` names the body in errors."""
     value = loads(body)
     if value.__class__ is not dict:
         raise PeerWireError(f"the body with {subject} is no JSON object")
@@ -43,7 +43,7 @@ def number(
     least: int = -LARGEST_NUMBER - 1,
     most: int = LARGEST_NUMBER,
 ) -> int:
-    """A whole number; what tells it as text is understood, since Java's reader does so too."""
+    """A whole number; a number written as text is accepted, because Java's reader does so too."""
     value = part.get(name)
     return default if value is None else _number(value, name, least, most)
 
@@ -153,7 +153,7 @@ def as_object(value: Any, name: str) -> dict[str, Any]:
 
 
 def whole(digits: object, name: str) -> int:
-    """The number that a key tells, or a text."""
+    """A number that is written as a key or a text."""
     if isinstance(digits, str) and len(digits) <= 20 and digits.isascii():
         plain = digits[1:] if digits.startswith("-") else digits
         if plain.isdigit() and -LARGEST_NUMBER - 1 <= int(digits) <= LARGEST_NUMBER:

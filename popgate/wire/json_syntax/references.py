@@ -13,7 +13,7 @@ from typing import Any, Final
 from popgate.errors import PeerWireError, shown
 
 MOST_DEPTH: Final = 64
-"""How deep bodies are nested, with what references stand for."""
+"""The maximum depth of bodies, including expanded references."""
 MOST_UNFOLDED: Final = 1_000_000
 """Values, with those that references stand for counted each time."""
 _LONGEST_CHAIN = 16
@@ -23,8 +23,7 @@ _match_step = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\[(['\"])(.*?)\3\]").matc
 def resolve_references(value: Any) -> Any:
     """The value with all references replaced, in place.
 
-    Raises PeerWireError for a reference to nothing, to itself or to what it is part of, and for
-    values that unfold to too much.
+    Raises PeerWireError for dangling and cyclic references, and for values that expand beyond the limits.
     """
     return _Resolver(value).resolve(value, 0)[0]
 
@@ -41,11 +40,11 @@ class _Resolver:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._known: dict[int, tuple[int, int]] = {}
-        """Unfolded size and height of what is resolved, by identity: all of it lives within the root."""
+        """Expanded size and height of resolved values, by identity: all of them live as long as the root."""
         self._open: set[int] = set()
 
     def resolve(self, value: Any, depth: int) -> tuple[Any, int, int]:
-        """What to put in the place of the value, its unfolded size, and its unfolded height."""
+        """The replacement of the value, its expanded size, and its expanded height."""
         value = self._follow(value)
         if value.__class__ is not dict and value.__class__ is not list:
             return value, 1, 0
@@ -78,7 +77,7 @@ class _Resolver:
         return size, height
 
     def _follow(self, value: Any) -> Any:
-        """The value itself, or what it refers to."""
+        """The value itself, or the referenced one."""
         for _ in range(_LONGEST_CHAIN):
             path = _path_of(value)
             if path is None:

@@ -24,7 +24,7 @@ class BatchItem(NamedTuple):
 
 
 def size_in_batch(count: int) -> int:
-    """What so many messages need in a batch beside their bodies and properties."""
+    """The overhead of so many messages in a batch, besides their bodies and properties."""
     return _SMALLEST * count
 
 

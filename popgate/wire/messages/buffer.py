@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Buffer:
-    """A queue of bytes. Taking from its front costs what is taken, not what is left.
+    """A queue of bytes. Removing from its front costs the removed bytes, not the remaining ones.
 
     (CPython moves the start of a bytearray when its front is deleted.)
     """

@@ -19,7 +19,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_OR_ZLIB_WINDOW = 32 + 15
 _MOST_GZIP_MEMBERS = 64
-"""Each one costs a copy of what is left, so that a body of empty ones would take quadratic time."""
+"""Each one costs a copy of the rest, so that a body of empty ones would take quadratic time."""
 
 
 @unique
@@ -47,9 +47,9 @@ def compression_of(body: bytes) -> Compression | None:
 
 
 def decompress(body: bytes, limit: int) -> bytes:
-    """The plain body, of at most `limit` bytes; no more than that is ever unpacked.
+    """The plain body, of at most `limit` bytes; no more than that is ever decompressed.
 
-    Raises PeerWireError for what is damaged, cut off, too large, or compressed in no known way,
+    Raises PeerWireError for a body that is damaged, truncated, too large, or of unknown compression,
     and Unsupported when the package for it is not installed.
     """
     kind = compression_of(body)

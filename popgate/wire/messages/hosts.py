@@ -13,15 +13,15 @@ from popgate.errors import LocalWireError
 V4_SIZE = 8
 V6_SIZE = 20
 NOWHERE = bytes(V4_SIZE)
-"""0.0.0.0:0, for whoever has no address."""
+"""0.0.0.0:0, for peers without an address."""
 
 
 @lru_cache(maxsize=4096)
 def pack_host(text: str) -> bytes:
     """Pack "1.2.3.4:5" into 8 bytes or "[::1]:5" into 20.
 
-    The layout carries no names: what is no IP address becomes 0.0.0.0, what is no port 0. Born
-    hosts are told by clients, so that nothing here may fail.
+    The layout has no names: an invalid IP address becomes 0.0.0.0, an invalid port 0. Born
+    hosts come from clients, so this must not fail.
     """
     host, colon, port_text = text.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):

@@ -97,7 +97,7 @@ RESERVED: frozenset[str] = frozenset(
 """Names that a user must not give a property, and that no user property of a delivery shows."""
 
 LONGEST_BLOCK = 32_767
-"""Bytes: a stored record tells the block's length in a signed 16 bit number."""
+"""Bytes: a stored record has the block's length as a signed 16-bit number."""
 LONGEST_IN_BATCH = LONGEST_BLOCK - 1024
 """Bytes of one message of a batch. Brokers up to 5.3.3 add properties of their own, CLUSTER among them, and
 newer ones maybe a checksum, without a look at the sum: a record with a negative length is never delivered,
@@ -105,9 +105,9 @@ though it counts as stored. Source: RocketMQ 5.3.3, MessageExtEncoder.encode(Mes
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The block of these properties; pairs with an empty key or value are left out, they cannot be told.
+    """The block of these properties; pairs with an empty key or value are left out, as the format has none.
 
-    Raises LocalWireError when a separator (0x01, 0x02) stands inside a key or a value: names and
+    Raises LocalWireError for a separator (0x01, 0x02) inside a key or a value: names and
     values from outside are checked before.
     """
     pairs = [f"{key}\x01{value}" for key, value in properties.items() if key and value]

@@ -9,16 +9,16 @@ from popgate.wire.messages.buffer import Buffer
 from popgate.wire.messages.records import MAGIC_V1, MAGIC_V2, SMALLEST_RECORD, Record, decode_record
 
 LARGEST_RECORD = 64 * 1024 * 1024
-"""Bytes of one record that a reader accepts unless it is told otherwise."""
+"""The default limit for the bytes of one record."""
 
 _unpack_start = Struct(">II").unpack_from
 
 
 class RecordReader:
-    """Reads records out of a stream that is cut anywhere; a `Wire` of `Record` events.
+    """Reads records from a stream that is split anywhere; a `Wire` of `Record` events.
 
     A record above `largest` bytes is refused as soon as its length is known. After an error
-    the machine is dead: the same error comes again.
+    the machine is dead: the same error is raised again.
     """
 
     def __init__(self, *, largest: int = LARGEST_RECORD, verify: bool = False) -> None:

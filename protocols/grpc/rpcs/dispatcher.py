@@ -27,7 +27,14 @@ from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.request_context import authenticate, check_client_id, open_context
 from protocols.grpc.service.service import MessagingService
-from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
+from protocols.grpc.transport import (
+    BrokenStream,
+    Call,
+    CallFailed,
+    CallStatus,
+    ResponseStream,
+    TelemetryChannel,
+)
 from protocols.observers import CallObserver, NullCalls
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -62,7 +69,7 @@ class Streamed:
     name: str
     request: type[Message]
     answer: type[Any]
-    method: Callable[[MessagingService, Any, Context, Answers[Any]], Awaitable[int]]
+    method: Callable[[MessagingService, Any, Context, ResponseStream[Any]], Awaitable[int]]
     """Returns the code of the status that it wrote."""
 
 
@@ -155,8 +162,8 @@ def names_of(request: Message | Unreadable) -> tuple[str, str]:
     return topic, fields.group.name if "group" in names else ""
 
 
-class Calls(Protocol):
-    """What a transport brings calls to: a `Door`, or what stands in front of one."""
+class RpcHandler(Protocol):
+    """Handles the calls of a transport: an `RpcDispatcher`, or a wrapper around one."""
 
     @property
     def fails_calls(self) -> bool: ...
@@ -166,10 +173,10 @@ class Calls(Protocol):
     ) -> Any: ...
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> None: ...
 
-    async def telemetry(self, commands: Commands, call: Call) -> None: ...
+    async def telemetry(self, commands: TelemetryChannel, call: Call) -> None: ...
 
     def leave(self, call: asyncio.Task[Any]) -> None:
         """The connection of a call, the task that it runs in, takes no more calls. May be repeated."""
@@ -178,12 +185,12 @@ class Calls(Protocol):
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse: ...
 
     async def watch_health(
-        self, request: HealthCheckRequest | Unreadable, answers: Answers[HealthCheckResponse]
+        self, request: HealthCheckRequest | Unreadable, answers: ResponseStream[HealthCheckResponse]
     ) -> None: ...
 
 
-class Door:
-    """Where calls come in, whatever transport brought them. What it raises is named at each method."""
+class RpcDispatcher:
+    """Dispatches calls from any transport to the service. Each method names what it raises."""
 
     fails_calls = False
     """Whether `unary` and `streamed` may raise CallFailed: only where faults are on order."""
@@ -233,7 +240,7 @@ class Door:
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> None:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
@@ -250,7 +257,7 @@ class Door:
             self.calls.refused(*names_of(request))
 
     async def _streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> str:
         """The name of the code that was told."""
         context = open_context(call, self._clock)
@@ -275,7 +282,7 @@ class Door:
             held.release()
         return _CODES.get(code, "OTHER")
 
-    async def telemetry(self, commands: Commands, call: Call) -> None:
+    async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         """Raises CallFailed."""
         began, code = self._clock.monotonic(), "OK"
         context = open_context(call, self._clock)
@@ -312,7 +319,7 @@ class Door:
         return self._health.check(_sound(request))
 
     async def watch_health(
-        self, request: HealthCheckRequest | Unreadable, answers: Answers[HealthCheckResponse]
+        self, request: HealthCheckRequest | Unreadable, answers: ResponseStream[HealthCheckResponse]
     ) -> None:
         """Raises CallFailed."""
         with suppress(BrokenStream):

@@ -29,10 +29,17 @@ from popgate.faults import Faults, Rule
 from popgate.kinds import Authenticator
 from protocols.grpc.codec.request_reader import Unreadable
 from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
-from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, Door, Streamed, Unary
+from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, RpcDispatcher, Streamed, Unary
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
-from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
+from protocols.grpc.transport import (
+    BrokenStream,
+    Call,
+    CallFailed,
+    CallStatus,
+    ResponseStream,
+    TelemetryChannel,
+)
 
 _ONE_ANSWER = tuple(method.name for method in UNARY)
 _MANY_ANSWERS = tuple(method.name for method in STREAMED)
@@ -53,8 +60,8 @@ def claim(faults: Faults) -> None:
     faults.claim(STEPS, OPTIONS)
 
 
-class FaultyDoor(Door):
-    """A `Door` to which the plan's faults happen."""
+class FaultyDoor(RpcDispatcher):
+    """An `RpcDispatcher` that injects the faults of the plan."""
 
     fails_calls = True
 
@@ -72,7 +79,7 @@ class FaultyDoor(Door):
     async def unary(
         self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
     ) -> Any:
-        """Raises CallFailed, which a `Door` does not."""
+        """Raises CallFailed, which an `RpcDispatcher` does not."""
         rule = self._faults.strike(method.name)
         work = super().unary(method, request, call, size)
         if rule is None:
@@ -85,9 +92,9 @@ class FaultyDoor(Door):
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> None:
-        """Raises CallFailed, which a `Door` does not."""
+        """Raises CallFailed, which an `RpcDispatcher` does not."""
         rule = self._faults.strike(method.name)
         if rule is None:
             await super().streamed(method, request, call, answers)
@@ -104,7 +111,7 @@ class FaultyDoor(Door):
         if cut.struck and rule.verb == "break":
             raise _lost(rule)
 
-    async def telemetry(self, commands: Commands, call: Call) -> None:
+    async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         rule = self._faults.strike("Telemetry")
         if rule is None:
             await super().telemetry(commands, call)
@@ -144,9 +151,9 @@ class FaultyDoor(Door):
 
 
 class _Cut:
-    """`Answers` that reach the client only as far as the rule lets them."""
+    """A `ResponseStream` whose responses reach the client only as far as the rule lets them."""
 
-    def __init__(self, answers: Answers[Any], rule: Rule, door: FaultyDoor) -> None:
+    def __init__(self, answers: ResponseStream[Any], rule: Rule, door: FaultyDoor) -> None:
         self.struck = False
         self._answers = answers
         self._rule = rule
@@ -179,9 +186,9 @@ class _Cut:
 
 
 class _CutCommands:
-    """`Commands` that break behind so many that were written."""
+    """A `TelemetryChannel` that breaks after so many written commands."""
 
-    def __init__(self, commands: Commands, most: int) -> None:
+    def __init__(self, commands: TelemetryChannel, most: int) -> None:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commands = commands
         self._left = most

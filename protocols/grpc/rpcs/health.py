@@ -13,7 +13,7 @@ from typing import Final
 from popgate.clock import Clock, SystemClock, Timer
 from popgate.errors import shown
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.transport import Answers, CallFailed, CallStatus
+from protocols.grpc.transport import CallFailed, CallStatus, ResponseStream
 
 SERVICE = "grpc.health.v1.Health"
 
@@ -58,7 +58,7 @@ class Health:
             raise CallFailed(CallStatus.NOT_FOUND, f"there is no service {shown(request.service)} here")
         return HealthCheckResponse(status=status)
 
-    async def watch(self, request: HealthCheckRequest, answers: Answers[HealthCheckResponse]) -> None:
+    async def watch(self, request: HealthCheckRequest, answers: ResponseStream[HealthCheckResponse]) -> None:
         """Write the status, and again whenever it changes, until the door closes.
 
         Raises CallFailed RESOURCE_EXHAUSTED, BrokenStream.

@@ -1,8 +1,8 @@
 """Namespaces: with the setting `namespaces = "prefixed"`, `ns` and `name` are the topic or group `ns%name`.
 
-RocketMQ's own proxy reads the name alone; so does the door without this. A `NamespacedDoor` stands in
-front of a `Door` and translates: the names in requests on the way in; in answers the names, and what is
-said of them, on the way out. Behind it nobody knows of namespaces. Sources: protocol facts 2.1 and 3.6.
+RocketMQ's own proxy ignores the namespace; so does the door without this. A `NamespacedDoor` wraps an
+`RpcDispatcher` and translates names: in requests on the way in, and in responses and their sentences on the
+way out. The code behind it has no namespaces. Sources: protocol facts 2.1 and 3.6.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from protocols.grpc.codec.request_reader import Unreadable
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.rpcs.dispatcher import Calls, Streamed, Unary
-from protocols.grpc.transport import Answers, Call, CallFailed, Commands
+from protocols.grpc.rpcs.dispatcher import RpcHandler, Streamed, Unary
+from protocols.grpc.transport import Call, CallFailed, ResponseStream, TelemetryChannel
 
 _NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+\Z")
 _RESOURCE = pb.Resource.DESCRIPTOR.full_name
@@ -195,9 +195,9 @@ class Misnamed(Unreadable):
 
 
 class NamespacedDoor:
-    """A `Door` whose clients have namespaces."""
+    """An `RpcDispatcher` whose clients have namespaces."""
 
-    def __init__(self, inner: Calls) -> None:
+    def __init__(self, inner: RpcHandler) -> None:
         self._inner = inner
 
     def __repr__(self) -> str:
@@ -217,12 +217,12 @@ class NamespacedDoor:
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> None:
         request, known = _taken_in(request)
         await self._inner.streamed(method, request, call, _Told(answers, known))
 
-    async def telemetry(self, commands: Commands, call: Call) -> None:
+    async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         named = _NamedCommands(commands)
         try:
             await self._inner.telemetry(named, call)
@@ -236,7 +236,7 @@ class NamespacedDoor:
         return await self._inner.check_health(request)
 
     async def watch_health(
-        self, request: HealthCheckRequest | Unreadable, answers: Answers[HealthCheckResponse]
+        self, request: HealthCheckRequest | Unreadable, answers: ResponseStream[HealthCheckResponse]
     ) -> None:
         await self._inner.watch_health(request, answers)
 
@@ -256,7 +256,7 @@ class _Told:
 
     __slots__ = ("_answers", "_known")
 
-    def __init__(self, answers: Answers[Any], known: Known) -> None:
+    def __init__(self, answers: ResponseStream[Any], known: Known) -> None:
         self._answers = answers
         self._known = known
 
@@ -285,7 +285,7 @@ class _Told:
 class _NamedCommands:
     """Both sides of a Telemetry stream. `known` are the names of the last settings."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: TelemetryChannel) -> None:
         self._commands = commands
         self.known: Known = {}
 

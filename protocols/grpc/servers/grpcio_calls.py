@@ -70,7 +70,7 @@ class GrpcioCall:
 
 
 class GrpcioStream:
-    """A `transport.Answers`, and a `transport.Commands`."""
+    """A `transport.ResponseStream`, and a `transport.TelemetryChannel`."""
 
     __slots__ = ("_context",)
 

@@ -23,7 +23,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs import health
 from protocols.grpc.rpcs import reflection as reflecting
-from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcHandler, Streamed, Unary
 from protocols.grpc.rpcs.reflection import Reflection
 from protocols.grpc.servers.grpcio_calls import (
     GrpcioCall,
@@ -128,7 +128,7 @@ class GrpcioServer:
 
     def __init__(
         self,
-        door: Calls,
+        door: RpcHandler,
         host: str,
         port: int,
         *,

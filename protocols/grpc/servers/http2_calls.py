@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Http2Call:
-    """A `transport.Call`, `Answers` and `Commands` of one stream, and the coroutine that serves it."""
+    """The `Call`, `ResponseStream` and `TelemetryChannel` of one stream, and the coroutine that serves it."""
 
     __slots__ = ("_future", "_read", "_running", "_said", "connection", "parse", "stream")
 

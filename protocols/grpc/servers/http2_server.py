@@ -19,7 +19,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest
 from protocols.grpc.rpcs import health
 from protocols.grpc.rpcs import reflection as reflecting
-from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
+from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcHandler, Streamed, Unary
 from protocols.grpc.rpcs.reflection import Reflection
 from protocols.grpc.servers.http2_calls import Http2Call
 from protocols.grpc.servers.http2_connections import Http2Connection
@@ -46,7 +46,7 @@ class Http2Server:
 
     def __init__(
         self,
-        door: Calls,
+        door: RpcHandler,
         host: str,
         port: int,
         *,

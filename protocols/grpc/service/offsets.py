@@ -19,7 +19,7 @@ from protocols.grpc.codec.client_quirks import notices_only_an_end
 from protocols.grpc.codec.errors import OK, status_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.transport import Answers
+from protocols.grpc.transport import ResponseStream
 
 _PULLED = rpc.PullMessageResponse(status=OK)
 _MOST = 32
@@ -48,7 +48,7 @@ class Positions:
         self,
         request: rpc.PullMessageRequest,
         context: Context,
-        answers: Answers[rpc.PullMessageResponse],
+        answers: ResponseStream[rpc.PullMessageResponse],
     ) -> int:
         """Write a status, the messages, and where the next pull starts. That none was found is no failure.
 

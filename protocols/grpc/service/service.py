@@ -35,7 +35,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
 from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream
-from protocols.grpc.transport import Answers, Commands
+from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class MessagingService(Positions):
         self,
         request: rpc.ReceiveMessageRequest,
         context: Context,
-        answers: Answers[rpc.ReceiveMessageResponse],
+        answers: ResponseStream[rpc.ReceiveMessageResponse],
     ) -> int:
         """Write a status, the messages, and the time of delivery; undelivered messages are given back.
 
@@ -173,7 +173,7 @@ class MessagingService(Positions):
         self,
         request: rpc.ReceiveMessageRequest,
         context: Context,
-        answers: Answers[rpc.ReceiveMessageResponse],
+        answers: ResponseStream[rpc.ReceiveMessageResponse],
         messages: Sequence[StoredMessage],
     ) -> None:
         topic = request.message_queue.topic
@@ -308,7 +308,7 @@ class MessagingService(Positions):
         message_id = await self._processor.recall(context, request.topic.name, request.recall_handle)
         return rpc.RecallMessageResponse(status=OK, message_id=message_id)
 
-    async def telemetry(self, commands: Commands, context: Context) -> None:
+    async def telemetry(self, commands: TelemetryChannel, context: Context) -> None:
         """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
         if len(self._open) >= (most := self._processor.limits.max_clients):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
@@ -356,7 +356,7 @@ def _sends_told(results: Sequence[Sent | GatewayError], context: Context) -> rpc
     return answer
 
 
-async def _write_all(answers: Answers[rpc.ReceiveMessageResponse], ready: list[bytes]) -> None:
+async def _write_all(answers: ResponseStream[rpc.ReceiveMessageResponse], ready: list[bytes]) -> None:
     """Write these; what was written is no longer among them, also when this fails."""
     while ready:
         taken = answers.write_at_once(ready)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from popgate.context import Context
 from popgate.errors import GatewayError, TooManyRequests
 from protocols.grpc.pb.service_pb2 import TelemetryCommand
-from protocols.grpc.transport import BrokenStream, Commands
+from protocols.grpc.transport import BrokenStream, TelemetryChannel
 
 _MOST = 64
 _MOST_BYTES = 8 * 1024 * 1024
@@ -37,7 +37,7 @@ GONE = Gone()
 class Outbox:
     """Writes to one stream until it is closed. What it holds counts in the request's allowance."""
 
-    def __init__(self, commands: Commands, context: Context) -> None:
+    def __init__(self, commands: TelemetryChannel, context: Context) -> None:
         self._commands = commands
         self._context = context
         self._waiting: deque[tuple[TelemetryCommand, int]] = deque()

@@ -30,7 +30,7 @@ from protocols.grpc.pb.service_pb2 import (
 from protocols.grpc.telemetry import settings as client_settings
 from protocols.grpc.telemetry.outbox import GONE, Outbox
 from protocols.grpc.telemetry.pending_queries import Asked, next_nonce
-from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, Commands
+from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, TelemetryChannel
 
 _FLUSH_S = 1.0
 """How long a draining gateway waits for a client to read what it is told last."""
@@ -46,7 +46,7 @@ class TelemetryStream:
     """One stream of one client. It ends with the client's half-close, its loss, or a drain."""
 
     def __init__(
-        self, context: Context, commands: Commands, processor: MessagingProcessor, clock: Clock
+        self, context: Context, commands: TelemetryChannel, processor: MessagingProcessor, clock: Clock
     ) -> None:
         self._clock = clock
         self._timer: Timer | None = None

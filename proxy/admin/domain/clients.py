@@ -14,7 +14,7 @@ _MOST_SHOWN = 10_000
 
 
 class Clients:
-    """What changes nothing in the gateway, but something in a client, is a POST."""
+    """Requests that change nothing in the gateway, but something in a client, are POST."""
 
     def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor

@@ -52,7 +52,7 @@ class Change:
 
 
 class Declared:
-    """Compares declarations with what there is, and makes it so."""
+    """Compares declarations with the current state, and applies them."""
 
     def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
@@ -61,7 +61,7 @@ class Declared:
         return [web.get("/api/declared", self._export), web.post("/api/apply", self._apply)]
 
     async def _export(self, request: web.Request) -> web.Response:
-        """All topics and groups that users made, as `/api/topics` and `/api/groups` tell them."""
+        """All topics and groups of users, in the form of `/api/topics` and `/api/groups`."""
         topics, groups = await self._all(context_of(request))
         return web.json_response(
             {
@@ -112,7 +112,7 @@ class Declared:
     # -- inside -------------------------------------------------------------------------------
 
     async def _all(self, context: Context) -> tuple[dict[str, Config], dict[str, Config]]:
-        """What users made: nothing of the system, no dead letters, no retries, no members of broadcasts."""
+        """Topics and groups of users: no system ones, dead letters, retries, or members of broadcasts."""
         topics: dict[str, Config] = {
             config.name: config
             for config in await self._processor.metadata.topics(context)
@@ -202,7 +202,7 @@ def _group(fields: Fields, base: GroupConfig, *, new: bool) -> GroupConfig:
 
 
 def _check_change(before: Config | None, after: Config) -> None:
-    """Raises BadRequest for what cannot be changed once it is there."""
+    """Raises BadRequest for a field that cannot be changed after creation."""
     if isinstance(before, TopicConfig) and isinstance(after, TopicConfig) and after.queues < before.queues:
         raise BadRequest(
             f"the topic has {before.queues} queues, they cannot become {after.queues}: only more"
@@ -221,7 +221,7 @@ def _things(fields: Fields, name: str) -> Mapping[str, object]:
 
 
 def _doomed(fields: Fields) -> Mapping[str, frozenset[str]] | None:
-    """What somebody has agreed to: `prune` deletes nothing else. None: whatever is not named."""
+    """The names that a person has confirmed: `prune` deletes nothing else. None: everything undeclared."""
     inner = fields.inner("doomed")
     if inner is None:
         return None

@@ -23,7 +23,7 @@ class LiteTopics:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        """`?after=NAME&limit=N`: by name, from behind `after` on; `next` is what to ask for then."""
+        """`?after=NAME&limit=N`: by name, starting after `after`; `next` is the value for the next page."""
         limit = query_number(request, "limit")
         limit = _PAGE if limit is None else max(limit, 1)
         after = request.query.get("after", "")

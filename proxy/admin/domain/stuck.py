@@ -16,7 +16,7 @@ from proxy.admin.web.server import context_of
 
 _SHOWN = 20
 _ALWAYS_TOLD = frozenset({"group", "topic", "lag", "unread", "free"})
-"""Of standings, also by a broker that does not tell what is held."""
+"""Values that are known even if a broker does not report held messages."""
 
 
 class Stuck:
@@ -68,7 +68,7 @@ def explanation_out(explanation: Explanation) -> dict[str, Any]:
 
 
 def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
-    """What the broker does not tell is null, and never 0."""
+    """Values that the broker does not report are null, never 0."""
     fields = asdict(standing)
     return fields if whole else {name: fields[name] if name in _ALWAYS_TOLD else None for name in fields}
 

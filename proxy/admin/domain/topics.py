@@ -56,7 +56,7 @@ class Topics:
         return web.Response(status=204)
 
     async def _places(self, context: Context, config: TopicConfig) -> list[dict[str, str | int]]:
-        """Every queue with its broker, and where what it keeps begins and ends."""
+        """Every queue with its broker, and its minimum and maximum offset."""
         queues = await self._processor.metadata.queues(context, config.name)
         places: list[dict[str, str | int]] = []
         for at in range(0, len(queues), _AT_ONCE):

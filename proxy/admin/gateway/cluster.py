@@ -24,11 +24,11 @@ _FIGURES = {
     "clients_merged": "clients_merged",
     "client_links": "client_links",
 }
-"""What the gateway itself counts, by the names of this page and of the broker's figures."""
+"""The gateway's own metrics, by the names of this page and of the broker."""
 
 
 class Cluster:
-    """`settings`: what of this gateway's own settings belongs to the picture."""
+    """`settings`: the settings of this gateway that are shown with the cluster."""
 
     def __init__(self, broker: Broker, settings: Callable[[], Mapping[str, object]]) -> None:
         self._broker = broker

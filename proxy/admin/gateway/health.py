@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Health:
-    """`state` tells how the gateway is: "starting", "ready", "failing", "draining".
+    """`state` returns the state of the gateway: "starting", "ready", "failing", "draining".
 
-    `missing`: what it cannot reach, in a sentence; empty while nothing is.
+    `missing`: the unreachable peers, in a sentence; empty if there are none.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class StoreFacts:
         return [web.get("/api/store", self._show)]
 
     async def _show(self, _request: web.Request) -> web.Response:
-        """Bytes are null where nobody knows: the system of the disk, or a broker that stores nothing here."""
+        """Bytes are null if unknown: the disk cannot be queried, or the broker stores nothing here."""
         figures = self._figures()
         try:
             usage = shutil.disk_usage(self._folder)

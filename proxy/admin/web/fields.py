@@ -30,7 +30,7 @@ async def read_object(request: web.Request) -> Fields:
 
 
 class Fields:
-    """One object: each field is asked for once, `end()` refuses what nobody asked for."""
+    """One object: each field is read once, `end()` refuses the fields that were not read."""
 
     def __init__(self, value: object, name: str) -> None:
         if not isinstance(value, Mapping):

@@ -80,7 +80,7 @@ def retry_out(retry: CustomizedRetry | ExponentialRetry) -> dict[str, Any]:
 
 
 def progress_out(topic: str, queues: Sequence[Progress], *, whole: bool = True) -> dict[str, Any]:
-    """`whole`: the broker tells what is held and what rests; else those figures are null."""
+    """`whole`: the broker reports held and resting messages; else those values are null."""
     return {
         "topic": topic,
         "lag": sum(queue.lag for queue in queues),
@@ -121,7 +121,7 @@ def error_out(error: GatewayError) -> dict[str, Any]:
 
 
 def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
-    """A body that is text is `body`, another one `body_base64`; one that is left out is told by `size`."""
+    """A text body is `body`, another one `body_base64`; for a body that is left out there is only `size`."""
     properties = names.decode_properties(message.properties)
     form: dict[str, Any] = {
         "message_id": properties.get(names.UNIQ_KEY, ""),

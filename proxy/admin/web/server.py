@@ -100,7 +100,7 @@ class AdminServer:
         self._unasked: set[web.RequestHandler] = set()
         """Those that were handed over, and from which no request has come yet."""
         self.before_stop: Callable[[], Awaitable[None]] | None = None
-        """Sees to it that no more are handed over."""
+        """Stops the hand-over of further connections."""
         self._draining = False
         self.wanted = listen.url(listen.port)
         self.address = ""
@@ -145,12 +145,12 @@ class AdminServer:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def drain(self) -> None:
-        """Answer who waits for messages, and let nobody wait from now on; the rest is served."""
+        """Answer waiting receives, and make new ones return at once; all other requests are served."""
         self._waits.end()
         self._draining = True
 
     async def stop(self) -> None:
-        """Who was handed over a moment ago gets an answer: its request is on the way."""
+        """Connections that were handed over a moment ago are answered: their request is on the way."""
         if self.before_stop is not None:
             await self.before_stop()
         ends = asyncio.get_running_loop().time() + _UNASKED_S
@@ -161,7 +161,7 @@ class AdminServer:
         self.address = ""
 
     def _has_unasked(self) -> bool:
-        """Whether there are any. Who has gone is forgotten."""
+        """Whether there are any. Closed ones are removed."""
         self._unasked = {request for request in self._unasked if request.transport is not None}
         return bool(self._unasked or self._adopting)
 
@@ -206,7 +206,7 @@ class AdminServer:
         raise BadRequest(f"the admin port is not known by the name {host!r}; names are set in api.hosts")
 
     def _check_origin(self, request: web.Request) -> None:
-        """Browsers tell whose page changes something; others say nothing and are let pass."""
+        """Browsers send the origin of a modifying request; requests without one are accepted."""
         origin = request.headers.get("Origin")
         if origin is None or request.method in ("GET", "HEAD"):
             return

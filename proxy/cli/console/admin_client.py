@@ -124,5 +124,5 @@ class Gateway:
 
 
 def _quoted(part: str) -> str:
-    """Bytes of the command line that are no text go as they are; the gateway says what is wrong with them."""
+    """Bytes of the command line that are no text are sent as they are; the gateway reports the error."""
     return quote(part, safe="", errors="surrogateescape")

@@ -18,7 +18,7 @@ class Ended(IntEnum):
     UNREACHABLE = 3
     """No gateway answered."""
     NOTHING = 4
-    """What was asked for is not there; nothing was received in time."""
+    """The requested object does not exist, or nothing was received in time."""
     NOT_STARTED = 5
     """`serve` could not start: port in use, data folder locked or not writable."""
     INTERRUPTED = 130

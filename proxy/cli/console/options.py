@@ -51,7 +51,7 @@ def moment(text: str | None) -> int | None:
 
 
 def pairs(texts: list[str] | None) -> dict[str, str]:
-    """What options of the form name=value say. Raises BadParameter."""
+    """Parse options of the form name=value. Raises BadParameter."""
     by_name = {}
     for text in texts or ():
         name, equals, value = text.partition("=")

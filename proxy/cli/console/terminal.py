@@ -193,4 +193,4 @@ _WORTH_A_BAR = 1000
 
 
 def _no_advance(_count: int) -> None:
-    """Nobody looks."""
+    """No progress is shown."""

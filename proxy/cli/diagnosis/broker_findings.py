@@ -155,7 +155,7 @@ def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
 
 
 def _settings(brokers: Sequence[Told]) -> Iterator[Finding]:
-    """What clients may ask for and brokers may have switched off."""
+    """Features that clients may need and brokers may have disabled."""
     shown = [broker for broker in brokers if broker["role"] == "master" and broker["settings"]]
     for check, setting, wanted, without, advice in _SWITCHES:
         off = [broker for broker in shown if broker["settings"].get(setting, wanted) != wanted]
@@ -223,13 +223,13 @@ _SWITCHES = (
         "set rejectTransactionMessage=false in broker.conf",
     ),
 )
-"""Check, setting, what it must be, what happens otherwise, what to do."""
+"""Check, setting, required value, consequence, advice."""
 _ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
-"""Settings that are only told of when they are not as they should be."""
+"""Settings that are reported only if they are wrong."""
 
 
 def _copies(brokers: Sequence[Told]) -> Iterator[Finding]:
-    """Whether what is answered outlives its master, where there are brokers that could keep it."""
+    """Whether acknowledged messages survive their master, if there are brokers that could keep them."""
     followed = {(broker["cluster"], broker["name"]) for broker in brokers if broker["role"] != "master"}
     for broker in brokers:
         settings = broker["settings"]

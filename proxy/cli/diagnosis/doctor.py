@@ -105,7 +105,7 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
 
 
 def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:
-    """What the look makes on its way, because it is not there yet."""
+    """The topic and the group that the checks create, because they do not exist yet."""
     from protocols.probing import SCRATCH
 
     absent = []
@@ -122,7 +122,7 @@ def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:
 
 
 def _known(admin: str) -> str:
-    """A topic that is there and is sent to; empty: none is told."""
+    """An existing topic that accepts messages; empty: unknown."""
     from protocols.probing import SCRATCH
 
     try:
@@ -136,7 +136,7 @@ def _known(admin: str) -> str:
 
 
 def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
-    """Delete what the look has made; without an admin address it stays, and is used again."""
+    """Delete the topic and group of the checks; without an admin address they stay, and are used again."""
     for kind, name in made:
         with contextlib.suppress(Failure), Gateway(admin) as gateway:
             gateway.delete(kind, name)
@@ -229,7 +229,7 @@ def _reload_findings(admin: str) -> list[Finding]:
 
 
 def _cluster_findings(admin: str) -> list[Finding]:
-    """None when the gateway's broker is no cluster, or nobody answers: that was told already."""
+    """None if the gateway's broker is no cluster, or the gateway does not answer (reported already)."""
     from protocols.probing import Finding, Level
     from proxy.cli.diagnosis.cluster_findings import cluster_findings
 

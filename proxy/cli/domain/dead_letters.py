@@ -140,7 +140,7 @@ def _tell(
     dry_run: bool,
     finished: bool,
 ) -> None:
-    """What was moved, also when the command is cut short."""
+    """Print the moved messages, also when the command is interrupted."""
     total = sum(moved.values())
     by_topic = ", ".join(f"{count} of {topic}" for topic, count in sorted(moved.items()))
     verb = "would be redriven" if dry_run else "redriven"

@@ -99,7 +99,7 @@ def _print_sent(printer: Printer, topic: str, results: list[dict[str, Any]]) -> 
 
 
 def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes | None]:
-    """The bodies to send; None: more may be long in coming, so what there is should go."""
+    """The bodies to send; None: the next one may take long, so flush."""
     if lines:
         for line in _lines():
             yield from repeat(line, 1 if line is None else count)
@@ -115,7 +115,7 @@ def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes | None]:
 
 
 def _lines() -> Iterator[bytes | None]:
-    """Lines of standard input that are not empty, and None when all that has come is told."""
+    """Non-empty lines of standard input, and None when all available input was returned."""
     begun = bytearray()
     source: Any = sys.stdin.buffer
     while data := source.read1(_READ_BYTES):

@@ -116,7 +116,7 @@ def delete(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person. Where nobody can be asked it must have been said with the command: raises Failure."""
+    """Ask for confirmation. Without a terminal it must be given by an option: raises Failure."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -136,7 +136,7 @@ def _is_compacted(topic: dict[str, Any]) -> bool:
 
 
 def _messages(topic: dict[str, Any]) -> int | str:
-    """As the offsets tell: where compaction left holes there are fewer."""
+    """From the offsets: after compaction there are fewer."""
     count = sum(place["maximum"] - place["minimum"] for place in topic["places"])
     return f"at most {count}" if _is_compacted(topic) else count
 

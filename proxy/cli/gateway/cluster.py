@@ -70,7 +70,7 @@ def cluster(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
 
 
 def permission_text(broker: dict[str, Any]) -> str | None:
-    """What a broker lets clients do; None when it does not say."""
+    """What a broker permits clients to do; None if it does not report that."""
     permission = broker["settings"].get("brokerPermission", "")
     if not permission.isdigit():
         return None

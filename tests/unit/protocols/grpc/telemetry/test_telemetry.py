@@ -19,7 +19,7 @@ from protocols.drain import Waits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.rpcs.dispatcher import STREAMED, Door
+from protocols.grpc.rpcs.dispatcher import STREAMED, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.telemetry.departures import KNOWN_S, SILENT_S
@@ -442,7 +442,7 @@ class Nameless:
 async def test_a_client_that_leaves_before_it_is_told_of_its_fault_makes_no_noise(gateway: Any) -> None:
     """What leaves the door unexpectedly is written to the log with its way through the code."""
     service = MessagingService(gateway.processor, gateway.clock)
-    door = Door(service, Health([]), gateway.clock, None)
+    door = RpcDispatcher(service, Health([]), gateway.clock, None)
     await door.telemetry(Gone(), Nameless())
     [receive] = [what for what in STREAMED if what.name == "ReceiveMessage"]
     await door.streamed(receive, rpc.ReceiveMessageRequest(), Nameless(), Gone())
