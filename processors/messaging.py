@@ -166,7 +166,7 @@ class MessagingProcessor:
 
     @property
     def tells_deliveries(self) -> bool:
-        """Whether the broker knows what is held: else figures of that mean nothing, and are not shown."""
+        """Whether the broker reports held messages: otherwise those figures are meaningless and not shown."""
         return self._broker.traits.tells_deliveries
 
     @property
@@ -174,7 +174,7 @@ class MessagingProcessor:
         return self._broker.name
 
     async def start(self) -> None:
-        """The broker has been started by whoever opened it."""
+        """Start the processor. The caller has started the broker."""
         self._broker.on_check(self.check_router.ask)
         self._registration.start()
         self.mapped_groups.start()
@@ -185,15 +185,15 @@ class MessagingProcessor:
         self._arm_sweep()
 
     def drain(self) -> int:
-        """Told before the doors end their streams: the clients are alive and take along what they hold.
+        """Called before the doors end their streams: the clients are alive and keep what they hold.
 
-        They are told to connect anew, which is elsewhere; how many were, each counted once.
+        Tells them to reconnect, which leads elsewhere; returns how many were told, each counted once.
         """
         self.auto_renewal.releasing.drain()
         return self.client_queries.move_all()
 
     async def stop(self) -> None:
-        """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""
+        """Wait for operations in progress. The caller stops the broker afterwards."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -234,7 +234,7 @@ class MessagingProcessor:
             return self._routing.assign(to, await self._routing.group(group))
 
     async def settings(self, context: Context, group: str, *, make: bool = True) -> GroupConfig:
-        """What a consumer is told about its group; the defaults where it is not there and not made."""
+        """The settings of a consumer's group; the defaults if it does not exist and is not created."""
         with self._watch_route:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
             return await self._routing.settings(group, make=make)
@@ -312,9 +312,9 @@ class MessagingProcessor:
     async def not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
         """A message of a `receive` is one that its client cannot take: this attempt failed.
 
-        It rests as the group's policy has it, and is a dead letter when its attempts are used up.
-        Given back it would be there again at once, without end, and keep others from coming.
-        Failures are not told: then it comes back when its time is over.
+        It is hidden as the group's policy says, and becomes a dead letter when its attempts are used up.
+        If it were returned, it would be redelivered at once, endlessly, and block others.
+        Failures are not reported: then it is redelivered when its invisible time expires.
         """
         with contextlib.suppress(GatewayError):
             config = await self._routing.settings(group)
@@ -334,9 +334,9 @@ class MessagingProcessor:
     async def end_transaction(
         self, context: Context, end: EndTransaction, *, trace_context: str = ""
     ) -> None:
-        """Commit or roll back, and tell the truth about it. Never tried again by the gateway.
+        """Commit or roll back, and report the outcome. Never retried by the gateway.
 
-        `trace_context`: of the end itself, as the producer tells it; the message keeps its own.
+        `trace_context`: that of the end itself, as the producer sends it; the message keeps its own.
         Raises IllegalTopic, IllegalTransactionId, and what the broker raises.
         """
         began = self._clock.monotonic()
@@ -360,9 +360,9 @@ class MessagingProcessor:
         )
 
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
-        """The client ends: forget it, and free what it held where that is safe. What it was, if known.
+        """The client ends: remove it, and free what it held where that is safe. Returns its kind, if known.
 
-        `group`: of which it says it is. Raises IllegalGroup, and BadRequest for one that it is not known of.
+        `group`: the group that it names. Raises IllegalGroup, and BadRequest if it is in another group.
         """
         handle = self.clients.get(context.client_id)
         check_goodbye(handle, group)
@@ -374,7 +374,7 @@ class MessagingProcessor:
         return handle
 
     def _left(self, handle: ClientHandle, said_so: bool) -> None:
-        """A client said good-bye, or its stream ended. The `ClientRegistry.on_leave` listener."""
+        """A client announced its end, or its stream ended. The `ClientRegistry.on_leave` listener."""
         self.auto_renewal.releasing.left(handle, said_so)
         self.lite.left(handle.client_id, said_so=said_so)
         self._registration.left(handle)

@@ -25,7 +25,7 @@ _OF_DOORS: Final = (
 
 
 class DoorSums:
-    """The sums of what doors tell, 0 where none does. Totals of doors that were closed stay in them."""
+    """The sums of the doors' figures, 0 without doors. Totals of closed doors remain included."""
 
     def __init__(self) -> None:
         self._doors: list[DoorFigures] = []
@@ -102,7 +102,7 @@ class Observer(Protocol):
         """Dead letters were given to their group again."""
 
     def returned(self, topic: str, group: str, count: int) -> None:
-        """Messages that never reached their client were given back."""
+        """Messages that did not reach their client were returned."""
 
     def renewed(self, topic: str, group: str, count: int) -> None:
         """The gateway renewed deliveries of a consumer that works longer than the consume timeout."""
@@ -117,7 +117,7 @@ class Observer(Protocol):
         """A producer ended a transaction."""
 
     def checked(self, topic: str, asked: bool) -> None:
-        """A broker asked about a half message; `asked` tells whether a producer was found for it."""
+        """A broker checked a half message; `asked`: whether a producer was found for it."""
 
     def created(self, kind: str, name: str) -> None:
         """A topic or a group was made on first use."""

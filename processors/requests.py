@@ -13,12 +13,12 @@ from popgate.model import FilterKind, GroupConfig, Queue, Route, StoredMessage
 class Receive:
     """A request for messages.
 
-    `invisible_ms` None (or `auto_renew`): the group's consume timeout. `auto_renew` says that the
-    client works on a message for as long as it needs and leaves the rest to the gateway.
-    `wait_s` is how long a first message may be waited for; None: as long as the deadline of the
-    request allows, up to the default. `attempt_id` names a receive that may be repeated.
+    `invisible_ms` None (or `auto_renew`): the group's consume timeout. `auto_renew`: the client processes a
+    message for as long as it needs and leaves renewals to the gateway.
+    `wait_s` is how long to wait for a first message; None: as long as the deadline of the
+    request allows, up to the default. `attempt_id` identifies a receive that may be repeated.
     An empty `broker` and `queue_id` -1 leave the choice of the queue to the broker. `max_bytes` is what
-    the door can tell in one answer; None: as much as the limits allow.
+    the door can send in one response; None: as much as the limits allow.
     """
 
     topic: str
@@ -37,9 +37,9 @@ class Receive:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """What a client says of a delivery beside its receipt, which alone decides which message is meant.
+    """What a client says of a delivery in addition to its receipt, which alone identifies the message.
 
-    Kept for operators. `attempt` and `max_attempts` of one that gives up, 0: it does not say.
+    Kept for operators. `attempt` and `max_attempts` of a client that gives up; 0: not given.
     `contradiction`: the id or the lite topic is not that of the handle, so the door left the receipt blank;
     raised after all other checks.
     """
@@ -51,7 +51,7 @@ class Said:
     contradiction: IllegalReceipt | None = None
 
     def bounded(self) -> Said:
-        """The same in few bytes: nobody checked it."""
+        """A shortened copy, because nothing has checked its lengths."""
         return replace(self, message_id=self.message_id[:255], lite_topic=self.lite_topic[:255])
 
 
@@ -84,7 +84,7 @@ class Taken(NamedTuple):
 class Pull:
     """A request to read by offset, without taking.
 
-    `wait_s` as in `Receive`, but None: not at all. `group` None: nobody's reading.
+    `wait_s` as in `Receive`, but None: no waiting. `group` None: a read without a group.
     """
 
     topic: str

@@ -70,10 +70,10 @@ def place(
     *,
     check_types: bool,
 ) -> None:
-    """Give every message its queue. Without `pick` the broker chooses, for those that name none.
+    """Assign every message a queue. Without `pick` the broker chooses, for messages that name none.
 
-    Raises Forbidden when the topic has no writable queue, BadRequest when a message names one
-    that is none, MessageTypeMismatch.
+    Raises Forbidden when the topic has no writable queue, BadRequest when a message names a queue
+    that is not writable or does not exist, MessageTypeMismatch.
     """
     route, queues = to.route, to.writable
     if not queues and pick is not None:
@@ -156,9 +156,9 @@ class Routing:
         raise refusal
 
     async def route(self, topic: str, *, system: bool = False) -> Routed:
-        """The topic's route; an unknown topic is made when the limits allow it. Raises TopicNotFound.
+        """The topic's route; an unknown topic is created when the limits allow it. Raises TopicNotFound.
 
-        One of the system only when `system` says so.
+        A system topic is created only with `system`.
         """
         kept = self._routes.get(topic)
         if kept is not None and self._clock.monotonic() < kept[0]:
@@ -228,7 +228,7 @@ class Routing:
         return len(self._routes) + len(self._groups)
 
     def expire(self, now: float) -> None:
-        """Forget what must be asked for anew anyhow. `now` is in loop seconds."""
+        """Remove expired entries. `now` is in loop seconds."""
         for table in (self._routes, self._groups):
             for name in [name for name, (until, _) in table.items() if until <= now]:
                 del table[name]

@@ -16,7 +16,7 @@ MOST_HELD = 256
 
 @unique
 class HeldState(Enum):
-    """What is known of a message that nobody gets now."""
+    """The state of a message that is not available now."""
 
     HELD = "held"
     RESTING = "resting"
@@ -35,7 +35,7 @@ class HeldMessage:
 
 @dataclass(slots=True, frozen=True)
 class MemberStanding:
-    """Where a client of a broadcast group stands with all that it reads."""
+    """The progress of one client of a broadcast group over all topics that it reads."""
 
     client_id: str
     lag: int
@@ -44,7 +44,7 @@ class MemberStanding:
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
-    """How a group stands and why. `grasps`: what is held, longest first; there may be more than are told.
+    """The state of a group and its reasons. `grasps`: what is held, longest first; the list may be cut.
 
     `reasons` are sentences for a person. `consumers`: those that this replica knows. `members`: clients
     of a broadcast group, those that hold the most first, then those that lag the most; not all of many.
@@ -78,7 +78,7 @@ def is_delivery(receipt: str, held: Held) -> bool:
 
 
 def choose(group: str, grasps: Sequence[HeldMessage], which: str) -> HeldMessage:
-    """The one that is meant. Raises NotFound, BadRequest, ReceiptExpired."""
+    """The held message that the request selects. Raises NotFound, BadRequest, ReceiptExpired."""
     if not which:
         fitting = list(grasps)
     elif " " in which:
@@ -105,7 +105,7 @@ def choose(group: str, grasps: Sequence[HeldMessage], which: str) -> HeldMessage
 
 
 def _place(receipt: Receipt) -> tuple[str, int, int, int]:
-    """Of which message a receipt is. What a broker tells of a held one may be another place: lite topics."""
+    """The message of a receipt. For lite topics a broker may report a held message at another place."""
     return receipt.broker, receipt.queue_id, receipt.offset, receipt.commit_offset
 
 

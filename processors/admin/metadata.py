@@ -164,4 +164,4 @@ class Metadata:
 
 
 def _nobody_listens(_name: str) -> None:
-    """Until clients can be told."""
+    """The listener until clients can be notified."""

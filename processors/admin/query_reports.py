@@ -41,7 +41,7 @@ class QueryReports:
         return f"<QueryReports {len(self._kept)} of {MOST_QUERIES}>"
 
     def note(self, context: Context, report: QueryReport) -> None:
-        """Take the place of what was reported of the query. Who may read its topics may report it.
+        """Replace the last report of the query. A caller that may read its topics may report it.
 
         Raises BadRequest (it reads none), IllegalTopic, Forbidden (also where another account reports a
         query of that name), TooManyRequests (there are too many queries).

@@ -60,7 +60,7 @@ class Reasons:
             )
 
     def _tell_members(self, members: Sequence[MemberStanding]) -> None:
-        """Those that hold the most stand in front."""
+        """Members that hold the most come first."""
         holders = [member for member in members if member.in_flight]
         clients = "1 client" if len(members) == 1 else f"{len(members)} clients"
         if not holders:

@@ -141,9 +141,10 @@ class DeadLetters:
     ) -> Moved:
         """Redrive up to `limit` dead letters: those of these ids, or all of an origin topic, or all.
 
-        One step: whoever asks goes on from `next`, up to the same `until`, so that what dies again
-        meanwhile is not redriven for ever. Asking again is safe: what was redriven is not redriven
-        once more. Raises IllegalGroup, GroupNotFound, BadRequest, Unsupported, and what the broker raises.
+        One step: the caller continues from `next`, up to the same `until`, so that messages which become
+        dead letters again meanwhile are not redriven endlessly. Repeating a step is safe: no message is
+        redriven twice. Raises IllegalGroup, GroupNotFound, BadRequest, Unsupported, and what the broker
+        raises.
         """
         with self._watch_redrive:
             self._admit(context, Action.UPDATE, group=check_group(group))

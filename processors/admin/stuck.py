@@ -46,7 +46,7 @@ _AT_ONCE = 16
 
 @dataclass(slots=True, frozen=True)
 class _Seen:
-    """`grasps`: longest held first. `members`: of a broadcast group, those that hold the most first."""
+    """`grasps`: the longest held first. `members` of a broadcast group: those that hold the most first."""
 
     standings: list[Standing]
     grasps: list[HeldMessage]
@@ -111,9 +111,9 @@ class StuckGroups:
     ) -> Freed:
         """Free one held message for another delivery: by its receipt, by its message id, or the only one.
 
-        `client`: of a broadcast group, whose clients hold the same messages, the one that is
-        meant. The delivery counts as an attempt. Never tried again: after an unknown outcome a second try
-        could meet another delivery. Raises IllegalGroup, GroupNotFound, TopicNotFound, NotFound (it is
+        `client` selects the holder in a broadcast group, whose clients hold the same messages.
+        The delivery counts as an attempt. Never retried: after an unknown outcome a second attempt
+        could free another delivery. Raises IllegalGroup, GroupNotFound, TopicNotFound, NotFound (it is
         not held), BadRequest (more than one fits), ReceiptExpired (finished, or delivered again,
         meanwhile: nothing was changed), Unsupported (this broker could undo an acknowledgement).
         """

@@ -66,7 +66,7 @@ class ClassicRequests:
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
     ) -> list[Named]:
-        """Lock queues for a client for 60 s, or renew; those that it has now.
+        """Lock queues for a client for 60 s, or renew the locks; returns those that it holds now.
 
         Raises IllegalGroup, GroupNotFound, BadRequest.
         """
@@ -82,7 +82,7 @@ class ClassicRequests:
             await self._broker.unlock(context, group, client_id, queues)
 
     async def lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> list[Named]:
-        """Have queues for 60 s, or renew; those that the owner has now. Nobody takes it for a lock.
+        """Lease queues for 60 s, or renew the leases; returns those that the owner holds now. Not a lock.
 
         For what one gateway, or one client, does alone for a group. Raises as `lock`.
         """
@@ -105,9 +105,9 @@ class ClassicRequests:
         return self._broker.traits.pops_group_retries
 
     async def prepare_group(self, context: Context, group: str) -> None:
-        """Have the group, made on first use where that is allowed, and its topic `%RETRY%group`.
+        """Create the group on first use, where that is allowed, and its topic `%RETRY%group`.
 
-        A consumer asks for the route of that topic as soon as it has told who it is.
+        A consumer asks for the route of that topic right after its first heartbeat.
         Raises IllegalGroup, GroupNotFound, TooManyRequests.
         """
         with self._watch_members:

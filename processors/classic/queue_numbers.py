@@ -69,7 +69,7 @@ class QueueNumbering:
 
     @property
     def latest(self) -> QueueNumbers:
-        """Those of brokers as they were told last, of none before; the same object until they change."""
+        """The last known numbers of brokers, empty at first; the same object until they change."""
         return self._latest
 
     async def prime(self) -> None:
@@ -123,7 +123,7 @@ class QueueNumbering:
         self._task = asyncio.get_running_loop().create_task(self._run(names))
 
     def _have_wait(self, wait_s: float) -> None:
-        """Whoever misses a number waits from now on; those that wait already do not for longer."""
+        """Start to wait for missing numbers; those that are waited for already keep their deadline."""
         if self._ready.is_set() and not self._is_logged:
             self._ready.clear()
             self._timer = self._clock.call_later(wait_s, self._ready.set)

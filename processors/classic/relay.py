@@ -28,7 +28,7 @@ class CommandRelay:
 
     @property
     def available(self) -> bool:
-        """Whether there are brokers behind this gateway that have more to tell than it knows itself."""
+        """Whether there are brokers behind this gateway that know more than it does."""
         return self._relays is not None
 
     async def relay(
@@ -41,7 +41,7 @@ class CommandRelay:
         topic: str = "",
         group: str = "",
     ) -> Relayed:
-        """Ask one broker, those that have a topic, or all. Who asks must be allowed to look, or to change.
+        """Ask one broker, those of a topic, or all. The caller needs the permission to read, or to change.
 
         Where gateways share an embedded broker, commands about clients go to all of them, this one too.
         Raises as `RelaysCommands.relay` and `AsksGateways.ask_gateways`, and Forbidden, TooManyRequests;
@@ -70,7 +70,7 @@ class CommandRelay:
             self._gateways.on_command(handler)
 
     def admit(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
-        """Whether who asks may look, or change, with this command. Raises Forbidden, TooManyRequests."""
+        """Check that the caller may read, or change, with this command. Raises Forbidden, TooManyRequests."""
         command = RELAYED.get(code)
         changes = command is not None and command.changes
         self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)

@@ -46,11 +46,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Group:
-    """A group that is looked at. `due` is in loop seconds.
+    """A group that is examined. `due` is in loop seconds.
 
-    `held`: what its consumers hold is to be moved as well, for those that held it pop no more.
-    `fell_back`: it was mapped here before, so that nothing else has to be known.
-    `unread`: where its retries stand that nobody popped, and since when.
+    `held`: move what its consumers hold as well, because they pop no more.
+    `fell_back`: it was mapped here before, so no other condition is checked.
+    `unread`: the positions of retries that nobody popped, and since when.
     """
 
     due: float
@@ -105,9 +105,9 @@ class RetryReclaimer:
             await asyncio.wait([self._round])
 
     def after(self, given_back: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-        """A door gives back what it holds for a group that falls back: that is waited for, and then moved.
+        """A door returns what it holds for a group that falls back: the move waits for that.
 
-        What is returned is called, once, when the door has nothing to give back any more.
+        The door calls the returned function, once, when it has nothing left to return.
         """
         self._first.append(given_back)
         return partial(self._first.remove, given_back)
@@ -116,7 +116,7 @@ class RetryReclaimer:
         return {"reclaimed_retries_total": self.moved}
 
     def is_moving(self, group: str) -> bool:
-        """Whether the group's positions are about to change. Asked for every position that is told."""
+        """Whether the group's positions are about to change. Called for every query of a position."""
         return group in self._moving
 
     async def settled(self, group: str) -> None:
@@ -267,7 +267,7 @@ class RetryReclaimer:
         return moved
 
     async def _find_unread(self, group: str, state: _Group, topics: Iterable[str]) -> None:
-        """Note where retries lie that nobody popped, and since when that is so."""
+        """Record the positions of retries that nobody popped, and since when."""
         now, unread = self._clock.monotonic(), {}
         away: set[str] = set()
         for topic in topics:
@@ -295,7 +295,7 @@ class RetryReclaimer:
             return []
 
     async def _unread(self, group: str, place: _Place) -> int | None:
-        """Where the group stands there, if something lies behind it."""
+        """The group's position there, if there are messages behind it."""
         try:
             position = await self._broker.committed(self._context, group, *place)
             bounds = await self._broker.bounds(self._context, *place)
@@ -305,7 +305,7 @@ class RetryReclaimer:
         return position if position < bounds.maximum else None
 
     async def _members(self, group: str) -> list[GroupMember]:
-        """All that are known; one that is here may be told twice, and as it is known here first."""
+        """All known members; a local one may be listed twice, first as this gateway knows it."""
         here = [
             GroupMember(client.client_id, True, self._mapping.reading_of(client))
             for client in self._clients.consumers_of(group)

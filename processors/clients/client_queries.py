@@ -117,20 +117,20 @@ class ClientQueries:
         return await by_place.at_place(context, broker, commit_offset)
 
     def reconnect(self, context: Context, client_id: str) -> None:
-        """Tell a client to connect anew. There is no answer. Raises as `stack`."""
+        """Tell a client to reconnect. There is no response. Raises as `stack`."""
         client = self._client(context, client_id)
         if not client.reconnect():
             raise _busy(client_id)
 
     def move_all(self) -> int:
-        """Tell all clients to go elsewhere; how many were told that so far, each counted once."""
+        """Tell all clients to reconnect elsewhere; returns how many were told so far, each counted once."""
         for client in self._clients.all():
             if client.alive and client.reconnect():
                 self._moved.add(client.key)
         return len(self._moved)
 
     def reconnect_all(self, context: Context) -> tuple[int, int]:
-        """Tell all clients with an open stream to connect anew; how many were told, how many could not be."""
+        """Tell all clients with an open stream to reconnect; how many were told, how many could not be."""
         self._admit(context, Action.UPDATE)
         connected = [client for client in self._clients.all() if client.alive]
         reached = sum([client.reconnect() for client in connected])

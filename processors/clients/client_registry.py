@@ -83,7 +83,7 @@ class ClientHandle(Protocol):
 
     @property
     def subscriptions(self) -> Mapping[str, tuple[FilterKind, str]]:
-        """The filters of a consumer by topic, as it told them; they may be wrong."""
+        """The filters of a consumer by topic, as the client sent them; they may be invalid."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class ClientHandle(Protocol):
         ...
 
     def reconnect(self) -> bool:
-        """Tell the client to connect anew; False when it cannot take it."""
+        """Tell the client to reconnect; False when its queue is full."""
         ...
 
     def leave_lite(self, lite_topic: str) -> bool:
@@ -116,7 +116,7 @@ class ClientHandle(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Tell the client its settings anew, soon, and once for however many calls until then."""
+        """Send the client its settings again, soon; calls until then are combined into one."""
         ...
 
 
@@ -244,7 +244,7 @@ class ClientRegistry:
             self.members_changed(*dict.fromkeys((before, handle.group)))
 
     def unregister(self, key: str, handle: ClientHandle | None = None) -> bool:
-        """The client said good-bye. With `handle` only if that is still the current one.
+        """The client announced its end. With `handle` only if that is still the current one.
 
         For a stream that broke use `disconnected`. Whether something was removed.
         """
@@ -258,7 +258,7 @@ class ClientRegistry:
         return self._remove(handle.key, handle, left=False)
 
     def disconnected(self, handle: ClientHandle) -> None:
-        """The stream of this handle ended without a good-bye; the client stays known until it expires."""
+        """The stream of this handle ended unannounced; the client stays registered until it expires."""
         entry = self._entries.get(handle.key)
         if entry is not None and entry.handle is handle:
             self.on_leave(handle, False)
@@ -272,7 +272,7 @@ class ClientRegistry:
         return True
 
     def last_seen(self, key: str) -> float:
-        """When the client last told its settings or sent a heartbeat; minus infinity when unknown."""
+        """When the client last sent its settings or a heartbeat; minus infinity when unknown."""
         entry = self._entries.get(key)
         return entry.seen if entry is not None else float("-inf")
 

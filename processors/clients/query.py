@@ -24,7 +24,7 @@ class ClientQuery:
 
     @property
     def settled(self) -> bool:
-        """Also of a question that nobody waits for any more."""
+        """Also true for a question that was withdrawn."""
         return self.answer.done()
 
     def answered(self, answer: str | bytes | Verdict) -> None:

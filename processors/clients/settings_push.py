@@ -15,7 +15,7 @@ _MOST_NAMES = 4_096
 
 
 class SettingsPush:
-    """Remembers what was changed, and for a moment only."""
+    """Collects changes for a moment, then notifies the clients."""
 
     def __init__(self, clients: ClientRegistry, clock: Clock) -> None:
         self._clients = clients
@@ -36,7 +36,7 @@ class SettingsPush:
         self._note(self._groups, name)
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop notifying clients."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -23,7 +23,7 @@ _EACH_S: Final = 0.002
 
 
 class ArrivalNotices:
-    """Answers by where a group stands with a topic, which a broker that shares nothing knows."""
+    """Derives the answer from the progress of the group, which only the embedded broker knows exactly."""
 
     def __init__(
         self, broker: Broker, routing: Routing, clock: Clock, limits: Limits, admit: Callable[..., None]

@@ -95,13 +95,13 @@ class LiteSubscriptions:
         return self._lites
 
     async def sync(self, context: Context, sync: LiteSync, version: int | None = None) -> None:
-        """Change what the client subscribes to; leaving is never refused for what is being left.
+        """Change the subscriptions of a client; a removal is never refused because of the removed names.
 
-        `version`: a client may count its changes, so that one that was overtaken on its way does not undo
-        what came after it: it is refused (BadRequest). Kept here for `max_clients` at most.
+        `version`: a client may number its changes, so that a late one does not undo
+        a later one: it is refused (BadRequest). Kept here for `max_clients` at most.
 
-        Of a whole set the names that cannot be are left out: there is nothing in them, and who has
-        them could leave nothing else. Raises IllegalTopic, IllegalGroup, IllegalLiteTopic,
+        Invalid names in a complete set are ignored: no messages can be in them, and a client that has
+        them could otherwise remove nothing. Raises IllegalTopic, IllegalGroup, IllegalLiteTopic,
         TopicNotFound, GroupNotFound, BadRequest (the group is bound to another topic),
         MessageTypeMismatch, LiteSubscriptionQuotaExceeded, LiteTopicQuotaExceeded, Unsupported.
         """
@@ -121,9 +121,9 @@ class LiteSubscriptions:
             )
 
     async def bind(self, context: Context, topic: str, group: str) -> None:
-        """A lite consumer told its settings: a group that is made on first use is bound to its topic.
+        """A lite consumer sent its settings: a group that is created on first use is bound to its topic.
 
-        What stands against it is told when the client subscribes.
+        A reason against that is reported when the client subscribes.
         """
         if self._lites is not None:
             self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
@@ -172,7 +172,7 @@ class LiteSubscriptions:
             self._lites.leave_lite(client_id, said_so=said_so)
 
     def gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
-        """A lite topic went, or was taken from a client: it is told, if it can be."""
+        """A lite topic was deleted, or taken from a client: notify the client, if possible."""
         client: ClientHandle | None = self._clients.get(client_id)
         if client is not None and client.group == group:
             client.leave_lite(lite_topic)

@@ -20,11 +20,11 @@ GiveBackCall = Callable[[Sequence[StoredMessage]], Awaitable[None]]
 
 
 class PushSession:
-    """Messages as they come: `async for message in session`. For one reader; made by the processor.
+    """Messages as they arrive: `async for message in session`. For one reader; made by the processor.
 
-    At most `window` messages are out or buffered; the reader says with `settled` that one is
-    done. Failures that may pass are waited out; others end the iteration. Whoever made the
-    session calls `stop`, which gives back what was not handed out.
+    At most `window` messages are delivered or buffered; the reader calls `settled` when one is
+    finished. Temporary failures are retried; others end the iteration. The creator of the
+    session calls `stop`, which returns messages that were not delivered.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PushSession:
             await self._wait()
 
     async def stop(self) -> None:
-        """Take no more, end the iteration, and give back what was not handed out. May be repeated."""
+        """Stop taking, end the iteration, and return messages that were not delivered. Idempotent."""
         self._stopped = True
         self._changed.set()
         task = self._loop_task

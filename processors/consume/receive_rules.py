@@ -146,7 +146,7 @@ def is_rust(context: Context) -> bool:
 
 
 def check_goodbye(client: ClientHandle | None, group: str) -> None:
-    """Raises IllegalGroup; BadRequest for a good-bye of a consumer to another group than its own."""
+    """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own."""
     if not group or (client is not None and not client.group):
         return
     check_group(group)

@@ -15,8 +15,8 @@ from popgate.model import QueueOffsets
 class Reset:
     """A group is set to other offsets of a topic.
 
-    `queues`: the ones that are set, by broker name and queue id; None: all. `offsets`: where clients are to
-    continue, added by whoever makes the reset once that is done.
+    `queues`: the queues to reset, by broker name and queue id; None: all. `offsets`: where clients are to
+    continue, added by the caller when the reset is done.
     """
 
     context: Context
@@ -40,7 +40,7 @@ class ResetListeners:
         return f"<ResetListeners {len(self._here)}>"
 
     def add(self, listener: ResetListener) -> Callable[[], None]:
-        """Call what is returned once, when the listener is no more."""
+        """Call the returned function once, when the listener ends."""
         self._here.append(listener)
         return partial(self._here.remove, listener)
 

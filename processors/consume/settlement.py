@@ -21,7 +21,7 @@ from processors.requests import NOTHING_SAID, LastSettled, Said
 
 
 class Settlement:
-    """Deliveries, and what is softly remembered of them and of the clients that hold them."""
+    """Settles deliveries, and keeps soft state of them and of the clients that hold them."""
 
     def __init__(
         self, core: ProcessorCore, broadcast: BroadcastGroups, clients: ClientRegistry, renewing: AutoRenewal
@@ -53,10 +53,10 @@ class Settlement:
     async def give_back(
         self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
     ) -> None:
-        """Free messages of a `receive` that did not reach their client: they are there again at once.
+        """Free messages of a `receive` that did not reach their client: they are available again at once.
 
-        Goes on when its caller is cancelled, as callers of this often are. Failures are not told:
-        then the messages come back when their time is over.
+        Continues when its caller is cancelled, as callers of this often are. Failures are not reported:
+        then the messages are redelivered when their invisible time expires.
         """
         await self.free_held(
             context, topic, group, [message.receipt for message in messages if message.receipt]
@@ -94,10 +94,10 @@ class Settlement:
 
     @property
     def not_returned(self) -> int:
-        """Messages that did not reach their client and were not given back, or not yet, since the start.
+        """Messages since the start that did not reach their client and were not returned, or not yet.
 
-        Also those that were finished, or came back by themselves, meanwhile: brokers do not tell them from
-        what they refuse. Those that are not finished come again when their time is over.
+        Includes those that were finished or became visible meanwhile: brokers do not distinguish them from
+        those that they refuse. Unfinished ones are redelivered when their invisible time expires.
         """
         return self._not_returned + sum(self._returns.values())
 
@@ -110,10 +110,10 @@ class Settlement:
         *,
         said: Said = NOTHING_SAID,
     ) -> list[GatewayError | None]:
-        """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
+        """Finish deliveries; returns None or the error per handle. Finishing a finished one is no error.
 
-        `said`: what the client says of the last of them beside its handle, for operators.
-        Tried again for a while when the broker cannot do it now. Raises IllegalTopic, IllegalGroup,
+        `said`: what the client says of the last of them in addition to its handle, for operators.
+        Retried for a while when the broker cannot do it now. Raises IllegalTopic, IllegalGroup,
         TopicNotFound, GroupNotFound, Forbidden.
         """
         began = self._clock.monotonic()
@@ -244,16 +244,16 @@ class Settlement:
     def _settled(
         self, context: Context, outcome: str, topic: str, group: str, said: Said, error: GatewayError | None
     ) -> None:
-        """Keep what the client says of the delivery that it settled, with what came of it."""
+        """Keep what the client says of the delivery that it settled, with the outcome."""
         answer = "OK" if error is None else error.fault.name
         settled = LastSettled(outcome, topic, group, said.bounded(), answer, self._clock.now_ms())
         self._clients.settled(context.client_id, settled)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
-        """For how long a message rests that a push consumer of Node.js gives up.
+        """The delay of a message that a push consumer of Node.js gives up.
 
-        It asks for 0, or for as many milliseconds as the policy has seconds, and never for what a user
-        chose: so the group's policy counts. Of a client that is not known here 0 is taken for that.
+        It requests 0, or as many milliseconds as the policy has seconds, and never a time that a user
+        chose: so the group's policy applies. For an unknown client 0 is taken for such a request.
         """
         client = self._clients.get(context.client_id)
         pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER

@@ -29,7 +29,7 @@ _RETRY_MS = 1_000
 
 @dataclass(slots=True)
 class Claim:
-    """A request about deliveries: the handles its client sent, those to use, and what is known of them."""
+    """A request about deliveries: the handles that its client sent, those to use, and their deliveries."""
 
     receipts: Sequence[str]
     handles: Sequence[str]
@@ -102,9 +102,9 @@ class AutoRenewal:
             self._put_on(delivery)
 
     def newest(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> Claim:
-        """The handles to use for these; until `settled` says how it ended they are not renewed.
+        """The newest handles for these; they are not renewed until `settled` reports the outcome.
 
-        Also takes note of what the request tells about its client.
+        Also records what the request shows about its client.
         """
         holdings = self.holdings
         client = self._clients.get(context.client_id)
@@ -165,11 +165,11 @@ class AutoRenewal:
         return delivery.attempt_of(receipt) if delivery is not None else None
 
     def returned(self, topic: str, group: str, receipts: Sequence[str]) -> None:
-        """These never reached their client and were given back."""
+        """These did not reach their client and were returned."""
         self.holdings.finished(topic, group, receipts)
 
     async def stop(self) -> None:
-        """Stop renewing, and let what is under way end. What clients hold stays theirs."""
+        """Stop renewing, and wait for renewals in progress. Clients keep what they hold."""
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -206,7 +206,7 @@ class AutoRenewal:
         self._arm()
 
     async def _renew(self, due: Sequence[Delivery]) -> None:
-        """Renew what is due, some deliveries at a time, so that none waits for a slow one for long."""
+        """Renew due deliveries, a few at a time, so that none waits long for a slow one."""
         for start in range(0, len(due), AT_ONCE):
             outcomes = await asyncio.gather(
                 *(self._renew_due(delivery) for delivery in due[start : start + AT_ONCE]),

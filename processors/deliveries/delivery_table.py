@@ -33,11 +33,11 @@ class Holder:
     """It finished something over its connection, so its acknowledgements come here."""
 
     def may_be_freed(self, *, said_so: bool, acks_are_checked: bool) -> bool:
-        """Whether what it holds may be given to others when it left.
+        """Whether its messages may be freed after it left.
 
-        A broker that checks acknowledgements never brings a finished message back; then a
-        client that says good-bye on its own connection is done. Else everything must speak for it
-        having been here and nowhere else: a late message is better than one in two hands.
+        A broker that checks acknowledgements never redelivers a finished message; then a
+        client that announces its end on its own connection is enough. Otherwise there must be no sign that
+        the client used another gateway: a late message is better than one that two clients process.
         """
         if self.spread:
             return False
@@ -46,11 +46,11 @@ class Holder:
         return not self.shared and self.finished_here
 
     def may_be_renewed(self, *, ordered: bool, acks_are_checked: bool) -> bool:
-        """Whether a renewal of what it holds surely brings nothing back that it finished.
+        """Whether a renewal of its messages certainly makes no finished one visible again.
 
-        It may have finished that at another replica once it was seen there. A broker that checks
-        acknowledgements refuses such a renewal, and RocketMQ ignores it for an ordered group; of any other
-        group it hides the message anew, and then delivers it.
+        A client that was seen at another replica may have finished a message there. A broker that checks
+        acknowledgements refuses such a renewal, and RocketMQ ignores it for an ordered group; for any other
+        group it hides the finished message again, and delivers it later.
         """
         return not self.spread or ordered or acks_are_checked
 
@@ -145,7 +145,7 @@ class DeliveryTable:
         return delivery
 
     def seen(self, client_id: str, connection: object) -> Holder | None:
-        """Note a client on a connection, and what that tells; None when there are too many clients."""
+        """Record a client on a connection; None when there are too many clients."""
         holder = self._holders.get(client_id)
         if holder is None:
             if len(self._holders) >= self.max_clients and not self._make_room():
@@ -201,7 +201,7 @@ class DeliveryTable:
         return (min(self._steps) + 1) * _STEP_MS if self._steps else None
 
     def due(self, now_ms: int) -> list[Delivery]:
-        """Take off and return what is on for renewal by now."""
+        """Remove and return the deliveries that are due for renewal."""
         steps = sorted(step for step in self._steps if (step + 1) * _STEP_MS <= now_ms)
         deliveries = [delivery for step in steps for delivery in self._steps.pop(step)]
         for delivery in deliveries:

@@ -56,7 +56,7 @@ class Releaser:
         return f"<Releaser graces {len(self._graces)}>"
 
     def left(self, handle: ClientHandle, said_so: bool) -> None:
-        """A client said good-bye, or its stream ended. A `ClientRegistry.on_leave` listener."""
+        """A client announced its end, or its stream ended. A `ClientRegistry.on_leave` listener."""
         if self._holdings.holder(handle.key) is None or self._stopped:
             return
         self.came_back(handle.key)
@@ -132,7 +132,7 @@ class Releaser:
 
 
 def raise_bugs(outcomes: Sequence[object]) -> None:
-    """Of what was gathered: a `GatewayError` is an outcome, anything else is a bug of ours."""
+    """Raise gathered exceptions that are no `GatewayError`: those are outcomes, all others are bugs."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, GatewayError):
             raise outcome

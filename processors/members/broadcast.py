@@ -86,7 +86,7 @@ class BroadcastGroups:
         return name
 
     def left(self, member_group: str) -> None:
-        """A member group is not there any more: the client's next receive makes it anew."""
+        """A member group was deleted: the client's next receive creates it again."""
         self._known.pop(member_group, None)
 
     async def of(self, context: Context, group: str) -> str:
@@ -127,10 +127,10 @@ class BroadcastGroups:
             return 0  # the broker does not answer: the next sweep finds them
 
     async def sweep(self) -> int:
-        """Forget members that did not receive for so long, or whose group is gone; how many.
+        """Remove members that have not received for too long, or whose group is gone; returns how many.
 
-        The wall clock alone forgets nobody: it may have jumped, or the gateway was away itself. Who is
-        there receives within the grace that is counted from the first look that found it silent.
+        The wall clock alone removes nobody: it may have jumped, or the gateway was down itself. A live
+        member receives within the grace period that starts when a sweep first finds it silent.
         """
         configs = await self._broker.groups()
         parents = {config.name for config in configs if config.broadcast}

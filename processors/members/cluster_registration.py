@@ -16,7 +16,7 @@ from processors.members.mapped_groups import MappedGroups
 
 
 class ClusterRegistration:
-    """Passes on who comes, changes and goes. Also an `AsksClients`: it passes on what is asked of them."""
+    """Reports clients that connect, change and leave. As an `AsksClients` it forwards questions to them."""
 
     def __init__(
         self, broker: Broker, clients: ClientRegistry, asking: ClientQueries, mapping: MappedGroups
@@ -58,7 +58,7 @@ class ClusterRegistration:
         )
 
     def left(self, handle: ClientHandle) -> None:
-        """A client said good-bye, or its stream ended."""
+        """A client announced its end, or its stream ended."""
         if self._broker is None:
             return
         known = self._clients.get(handle.key)

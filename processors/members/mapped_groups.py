@@ -134,9 +134,9 @@ class MappedGroups:
         return dict(self._choices)
 
     async def judge(self, context: Context, group: str, *, action: Action = Action.SUBSCRIBE) -> Choice:
-        """Ask the broker who is in the group, now. What it cannot tell leaves the choice as it was.
+        """Ask the broker for the group's members now. If it cannot answer, the choice stays as it was.
 
-        `action`: what the caller does with the group, and must be allowed to. Raises IllegalGroup, Forbidden.
+        `action`: what the caller does with the group, which needs permission. Raises IllegalGroup, Forbidden.
         """
         self._admit(context, action, group=check_group(group))
         if why := self._names.why_not(group):
@@ -144,7 +144,7 @@ class MappedGroups:
         return await self._judged(group) if not self._stopped else self.choice(group)
 
     async def current(self, context: Context, group: str) -> Choice:
-        """As `judge`, for who asks often: what was judged a moment ago is good if nothing changed since."""
+        """As `judge`, for frequent callers: a recent result is reused if nothing has changed since."""
         judged = self._judged_at.get(group, float("-inf"))
         changed = group in self._due or group in self._under_way
         if changed or self._clock.monotonic() - judged >= _FRESH_S:
@@ -196,9 +196,9 @@ class MappedGroups:
             self._keep_loose(key, self._facts[key])
 
     def on_switch(self, listener: Callable[[str, bool], None]) -> Callable[[], None]:
-        """Who is told a group that is mapped from now on, or is not any more; all of them are.
+        """Register a listener for groups that become mapped or unmapped.
 
-        What is returned is called, once, by who is not to be told any more.
+        The returned function removes the listener; call it once.
         """
         self._told.append(listener)
         return partial(self._told.remove, listener)
@@ -268,7 +268,7 @@ class MappedGroups:
             self._changed(group)
 
     async def _judged(self, group: str, *, anew: bool = False) -> Choice:
-        """One question at a time for a group. `anew`: who asked before does not know yet what changed."""
+        """One request at a time for a group. `anew`: a request in progress may not see the last change."""
         task = self._under_way.get(group)
         if task is not None and anew:
             await asyncio.wait([task])
@@ -306,7 +306,7 @@ class MappedGroups:
         return any(client.reading is not Reading.NEUTRAL for client in self._clients.consumers_of(group))
 
     def _keep(self, group: str, choice: Choice) -> Choice:
-        """Keep what was judged while a classic member is here, and tell when it is another one."""
+        """Keep the result while a classic member is connected, and notify listeners when it changes."""
         if self._classic_here(group):
             self._choices[group] = choice
             self._judged_at[group] = self._clock.monotonic()

@@ -80,7 +80,7 @@ def unfit(config: GroupConfig) -> str:
 
 
 def hindrance(members: Iterable[GroupMember]) -> str:
-    """Who keeps the group on true pull, and why; empty: nobody."""
+    """The member that keeps the group on true pull, and why; empty: none."""
     pulling = ""
     for member in members:
         if not member.gateway:
@@ -99,7 +99,7 @@ def hindrance(members: Iterable[GroupMember]) -> str:
 
 
 def choose(members: Sequence[GroupMember]) -> Choice:
-    """For a group that the settings name, from all its members that are known; some may be told twice."""
+    """The choice for a group that the settings name, by all its known members; some may be listed twice."""
     if why := hindrance(members):
         return Choice(False, why)
     readings = {member.reading for member in members}
