@@ -108,7 +108,7 @@ class ClientHandle(Protocol):
         ...
 
     def reconnect(self) -> bool:
-        """Tell the client to reconnect; False when its queue is full."""
+        """Tell the client to reconnect; False when that is not possible now."""
         ...
 
     def leave_lite(self, lite_topic: str) -> bool:

@@ -22,7 +22,7 @@ def make_adapter(listen: Listen, house: House) -> Adapter:
 
 
 def listens_by_itself(listen: Listen) -> bool:
-    """grpc.aio takes no connections that somebody else accepted."""
+    """grpc.aio cannot serve connections that another process accepted."""
     return listen.options.get("transport") == "grpcio"
 
 

@@ -42,10 +42,10 @@ class Server(Protocol):
 class GrpcAdapter:
     """A gRPC server at one address.
 
-    The option `advertised` of the address ("host:port") goes before that of the house, so that
-    two addresses (inside and outside of a network, say) can tell their clients different ones. With
-    `tls=true` its clients speak TLS. `mode` says who may connect to a socket in the file system, as
-    of a file: 600, only this user, unless it is given.
+    The option `advertised` of the address ("host:port") overrides the gateway's setting, so that
+    two addresses (for example inside and outside of a network) can advertise different ones. With
+    `tls=true` its clients speak TLS. `mode` is the file mode of a socket in the file system: 600, only
+    this user, by default.
     """
 
     def __init__(self, listen: Listen, house: House) -> None:

@@ -81,10 +81,10 @@ class Caller:
         return message_id, now_ms
 
     async def receive(self, message_id: str) -> tuple[pb.Message | None, int, int]:
-        """Receive until this one comes. What another look sent just now is left to it.
+        """Receive until this message arrives. Recent messages of another diagnosis are left to it.
 
-        The rest is finished: the group is that of looks alone, so nobody else misses it, and in a topic
-        that is in use it would come again and again before the one that is waited for.
+        All others are acknowledged: only diagnoses use the group, so no other consumer misses them, and in a
+        topic that is in use they would be redelivered before the expected message.
         """
         deadline = time.monotonic() + 2 * self.wish.patience_s
         while time.monotonic() < deadline:

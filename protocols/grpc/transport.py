@@ -54,10 +54,10 @@ class ResponseStream(Protocol[AnswerT_contra]):
         ...
 
     def write_at_once(self, answers: Sequence[bytes]) -> int:
-        """Hand over as many of these encoded answers as can be taken without waiting; how many were.
+        """Write as many of these encoded responses as possible without waiting; returns how many.
 
-        Those are taken as by a `write` that has returned. None where that is not known: then they are
-        written one by one.
+        Those count as written, as after a `write` that has returned. None where a server does not know:
+        then they are written one by one.
         """
         ...
 

@@ -51,7 +51,7 @@ def types_known(context: Context, types: Iterable[MessageType]) -> list[MessageT
 
 @lru_cache(maxsize=256)
 def is_at_least(version: str, least: tuple[int, ...]) -> bool:
-    """Whether a version as a client tells it is `least` or newer; False of one that cannot be read."""
+    """Whether a client's version is `least` or newer; False for one that cannot be parsed."""
     numbers = []
     for part in re.split("[-+]", version, maxsplit=1)[0].split("."):
         if not _number(part):
@@ -82,7 +82,7 @@ def may_be_new_id(context: Context, message_id: str) -> bool:
 
 
 def code_for(context: Context, code: Code) -> Code:
-    """The code to tell this client: Rust's panics on those that it does not know (seen of 5.0.0)."""
+    """The code for this client: Rust's panics on codes that it does not know (seen of 5.0.0)."""
     return _OLDER_WORDS.get(code, code) if is_rust(context) else code
 
 

@@ -148,7 +148,7 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
 
 
 def tell_sent(entry: SendResultEntry, sent: Sent) -> None:
-    """Fill in the receipt of one message; its id is the one that the sender gave it (pitfall 28)."""
+    """Fill in the send receipt of one message; its id is that of the sender (pitfall 28)."""
     entry.status.CopyFrom(OK)
     entry.message_id = sent.message_id
     entry.offset = sent.offset

@@ -125,5 +125,5 @@ def knows_polling_time(version: str) -> bool:
 
 
 def is_clients_fault(fault: Fault) -> bool:
-    """Whether the request was at fault, not the gateway or what is behind it."""
+    """Whether the client caused the fault, not the gateway or a broker."""
     return 40000 <= _CODES[fault] < 50000

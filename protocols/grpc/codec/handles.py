@@ -47,7 +47,7 @@ def marked_like(receipt: str, handle: str) -> str:
 
 
 def receipt_of(request: Settlement, context: Context) -> tuple[str, IllegalReceipt | None]:
-    """The receipt in a request's handle, and the error if the request names another message beside it.
+    """The receipt in a request's handle, and an error if the request also names a different message.
 
     With an error the receipt is blank, which the processor refuses after its other checks. An empty id or
     lite topic is not compared.

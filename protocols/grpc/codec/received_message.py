@@ -76,7 +76,7 @@ _NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
 
 
 class _Lengths(dict[int, bytes]):
-    """Nearly every length that is ever told: to make one costs more than a look."""
+    """Encoded lengths, cached: encoding one costs more than a look-up."""
 
     def __missing__(self, size: int) -> bytes:
         return varint(size)
@@ -92,9 +92,9 @@ def _field(tag: bytes, value: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def encode_time(ms: int) -> bytes:
-    """A Timestamp (or a Duration, which has the same fields) with its length in front.
+    """A Timestamp (or a Duration, which has the same fields), preceded by its length.
 
-    Other doors let through times that no Timestamp can tell; some clients fail on those.
+    Other doors accept times that no Timestamp can represent; some clients fail on those.
     """
     seconds, rest = divmod(min(max(ms, 0), LATEST_MS), 1000)
     encoded = (b"\x08" + varint(seconds) if seconds else b"") + (
@@ -120,7 +120,7 @@ def _place(store_host: str, queue_id: int, attempt: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _hidden_for(receipt_part: str) -> bytes:
-    """The field `invisible_duration`, of the part of a receipt that tells it in ms; empty without one."""
+    """The field `invisible_duration`, from the part of a receipt that has it in ms; empty without one."""
     if not receipt_part.isascii() or not receipt_part.isdigit() or len(receipt_part) > 15:
         return b""
     return b"\x7a" + encode_time(int(receipt_part))

@@ -89,7 +89,7 @@ class _Much(Exception):
 
 
 def _look_at_send(data: bytes) -> None:
-    """Raises _Much for more fields, or more bytes beside the bodies, than can be; DecodeError."""
+    """Raises _Much for too many fields, or too many bytes apart from the bodies; DecodeError."""
     beside, count = len(data), 0
     for number, begin, end in _fields(data, 0, len(data)):
         count += 1

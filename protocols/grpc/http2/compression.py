@@ -16,7 +16,7 @@ class Unpackable(Exception):
 
 
 class TooLarge(Exception):
-    """It comes to more than it may: `limit` bytes."""
+    """The decompressed message exceeds `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a message has more than {limit} bytes, the limit")

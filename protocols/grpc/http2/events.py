@@ -64,14 +64,14 @@ class Ended:
 
 @dataclass(slots=True)
 class Cut:
-    """A call that was told is over; nothing can be said to its client."""
+    """A call was cut off after its event; no response can reach its client."""
 
     stream: Stream
 
 
 @dataclass(slots=True)
 class Late:
-    """Its deadline passed; its client was told so."""
+    """The deadline of a call passed; the client got that status."""
 
     stream: Stream
 

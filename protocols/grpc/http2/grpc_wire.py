@@ -45,9 +45,9 @@ class _Refusal(Exception):
 
 
 class GrpcWire(Keeping):
-    """The server's side of a connection. `shapes` are the paths that are served.
+    """The server's side of a connection. `shapes`: the served paths.
 
-    A call that is told by `Called` or `Opened` is answered with `answer`, or `write` and `finish`; until
+    A call, reported by `Called` or `Opened`, is answered with `answer`, or `write` and `finish`; until
     then it may end by `Cut` or `Late`.
     """
 
@@ -68,7 +68,7 @@ class GrpcWire(Keeping):
         return f"<GrpcWire streams {len(self.streams)} holds {self.holds} waiting {self.waiting_bytes}>"
 
     def next_event(self) -> Event | None:
-        """Raises Http2Error once, when everything before it was told."""
+        """Raises Http2Error once, after all events before it were returned."""
         if self._roomy:
             self._events += [Roomy(stream) for stream in self._roomy if stream.id in self.streams]
             self._roomy.clear()
@@ -109,7 +109,7 @@ class GrpcWire(Keeping):
             self.send_headers(stream, block + metadata_block(metadata))
 
     def write(self, stream: Stream, message: bytes, *, gzip: bool = False) -> bool:
-        """One of several messages. False: there is no room for more, `Roomy` tells when there is."""
+        """Write one of several messages. False: the buffer is full; `Roomy` reports when it is not."""
         self._check_open(stream)
         if not stream.answered:
             self.send_headers(stream, HEADERS_GZIP if gzip else HEADERS)
@@ -156,7 +156,7 @@ class GrpcWire(Keeping):
         sentence: str = "",
         metadata: Metadata = (),
     ) -> None:
-        """The end of a call, behind what was written. `metadata`: as with `open_answer`."""
+        """End a call after the written messages. `metadata`: as with `open_answer`."""
         self._check_open(stream)
         block = status_block(status, sentence) + metadata_block(metadata)
         if stream.answered:

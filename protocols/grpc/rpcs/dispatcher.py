@@ -259,7 +259,7 @@ class RpcDispatcher:
     async def _streamed(
         self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
     ) -> str:
-        """The name of the code that was told."""
+        """The name of the code that was sent."""
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:

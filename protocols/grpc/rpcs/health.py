@@ -92,11 +92,11 @@ class Health:
         self._change(serving=True)
 
     def leave(self) -> None:
-        """The door is about to close: who asks or watches is told not to come."""
+        """The door is about to close: report NOT_SERVING to checks and watches."""
         self._change(serving=False)
 
     def drain(self) -> None:
-        """The door closes: tell those who watch, and end their streams. They ask elsewhere."""
+        """The door closes: report it to watches, and end their streams, so that they go elsewhere."""
         self._over = True
         self._change(serving=False)
 
@@ -114,7 +114,7 @@ class Health:
         return _Status.SERVING if self._serving and self._healthy() else _Status.NOT_SERVING
 
     def _look(self) -> None:
-        """Let those who watch look again, from time to time: what is behind the door tells nobody."""
+        """Re-evaluate for watches periodically: the broker's state sends no notification."""
         if self._looking is None and not self._over:
             self._looking = self._clock.call_later(_LOOK_S, self._looked)
 

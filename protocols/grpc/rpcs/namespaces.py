@@ -46,10 +46,10 @@ Known = dict[str, str]
 
 
 def full_name(namespace: str, name: str, *, is_group: bool) -> str:
-    """What a topic or group of a namespace is called here. Raises IllegalTopic, IllegalGroup.
+    """The internal name of a topic or group of a namespace. Raises IllegalTopic, IllegalGroup.
 
-    A `%` is refused in names, or who has no namespace could reach into all of them; in the names of
-    dead-letter and retry topics it is after their prefix that the namespace stands.
+    A `%` is refused in names; otherwise a client without a namespace could reach all of them. In the names
+    of dead-letter and retry topics the namespace follows their prefix.
     """
     if namespace:
         return _full_name(namespace, name, is_group=is_group)
@@ -158,7 +158,7 @@ def take_in(request: Message) -> Known:
 
 
 def tell(answer: Message, known: Known) -> None:
-    """Give what an answer names the names that its client knows, also in what is said of failures."""
+    """Translate the names in a response to those that the client knows, also in error messages."""
     for step, part in _found(answer, _ways_out(answer.DESCRIPTOR)):
         if step.kind == _STATUS:
             if known and part.code != pb.Code.OK:

@@ -150,7 +150,7 @@ def _file_with(symbol: str) -> FileDescriptor:
 
 
 def _with_imports(file: FileDescriptor) -> list[bytes]:
-    """The file and all that it imports, each once, what is imported after what imports it."""
+    """The file and all its imports, each once, imports after the files that import them."""
     files: dict[str, bytes] = {}
 
     def visit(described: FileDescriptor) -> None:

@@ -56,10 +56,10 @@ def authenticate(context: Context, call: Call, authenticator: Authenticator, now
 
 
 def credentials_in(headers: dict[str, str]) -> Credentials:
-    """What the `authorization` header offers; none when there is no header.
+    """The credentials in the `authorization` header; None without the header.
 
     The form is `MQv2-HMAC-SHA1 Credential=<key>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>`;
-    what is signed is the text of `x-mq-date-time`, which says nothing else. Raises Unauthenticated.
+    the signature covers the text of `x-mq-date-time` only. Raises Unauthenticated.
     """
     header = headers.get("authorization", "").strip()
     if not header:

@@ -64,7 +64,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def _reason(host: str, port: int) -> str:
-    """The system's own words for why nobody can listen there; gRPC's are about its insides."""
+    """The system's error for an address where listening fails; gRPC reports only internals."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,7 +120,7 @@ def _ageing(age_s: float, grace_s: float) -> tuple[tuple[str, int], ...]:
 
 
 class GrpcioServer:
-    """One listening server. `port` 0 lets the system choose; `port` tells which it was.
+    """One listening server. With `port` 0 the system chooses; `port` returns the choice.
 
     `share_port`: other processes of the same gateway listen there as well. Two gateways on one port would
     each get half of the clients.
@@ -209,9 +209,9 @@ class GrpcioServer:
             self._bound = None
 
     async def drain(self, grace: float) -> None:
-        """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others.
+        """Refuse new calls and send GOAWAY on all connections; `grace`: seconds for calls in progress.
 
-        May be begun again when it was cancelled.
+        Can be called again after it was cancelled.
         """
         if self._server is None:
             return
@@ -234,7 +234,7 @@ class GrpcioServer:
             await self.under_way.streams_over(max(ends - now(), 0.0))
 
     async def stop(self, cut_s: float = CUT_S) -> None:
-        """Cut off what is left, which has `cut_s` to give back what it had, and close."""
+        """Cancel the remaining calls, which have `cut_s` to return what they took, and close."""
         self._remove_socket()
         self.under_way.cut()
         if self._closing is not None:
@@ -352,7 +352,7 @@ class GrpcioServer:
                 await _ending(context, self._reflection.serve(GrpcioRawStream(context)))
 
     def local_towards(self, peer: str) -> str:
-        """Our end of a connection as far as it is known: grpc.aio does not tell it."""
+        """The local address of a connection, as far as it is known: grpc.aio does not expose it."""
         host = self._host
         if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
             host = route_towards(peer.rpartition(":")[0].strip("[]"))

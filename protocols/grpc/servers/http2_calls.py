@@ -123,7 +123,7 @@ class Http2Call:
     def finish(
         self, status: int = 0, sentence: str = "", metadata: Iterable[tuple[str, str | bytes]] = ()
     ) -> None:
-        """The end, behind what was written. Nothing when the client is gone."""
+        """End the call after the written messages. No effect when the client is gone."""
         connection = self.connection
         if connection.wire.is_open(self.stream):
             connection.wire.finish(self.stream, status, sentence, metadata)

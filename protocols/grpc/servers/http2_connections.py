@@ -92,7 +92,7 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
             transport.abort()
 
     def begin(self, proxied: Proxied) -> None:
-        """A header of the PROXY protocol has been read by somebody else, before it was open."""
+        """Start with a header of the PROXY protocol that was read before the connection was opened."""
         self._proxied = proxied
 
     def _is_for(self, proxied: Proxied) -> None:
@@ -157,7 +157,7 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
 
     @property
     def is_full(self) -> bool:
-        """More answers have to wait until it is not: what was written does not get away."""
+        """Whether further responses have to wait, because the peer does not read."""
         return self.paused or self.wire.unsent > _MOST_UNSENT
 
     def outgoing(self) -> list[bytes]:
@@ -205,7 +205,7 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
                 room.set_result(None)
 
     def tick(self, now: float) -> None:
-        """Do what is due by time."""
+        """Run everything that is due."""
         wire = self.wire
         # Its signs of life are not seen, or not asked for: it is alive as long as it takes something.
         wire.deaf = self._paused_at is not None or self._resting is not None

@@ -37,11 +37,11 @@ Serve = Callable[[Http2Call, bytes], Coroutine[Any, Any, None]]
 
 
 class Http2Server:
-    """One listening server. `port` 0 lets the system choose; `port` tells which it was.
+    """One listening server. With `port` 0 the system chooses; `port` returns the choice.
 
-    With a `path` it listens at a socket in the file system, which those of `mode` may connect to. With a
-    `listener` somebody else accepts, and hands over the connections. With `tls` they are encrypted; it is
-    asked for a context at each handshake. `opening` makes the entrance, where it is not its own.
+    With a `path` it listens at a socket in the file system with the file mode `mode`. With a
+    `listener` another process accepts and hands over the connections. With `tls` they are encrypted; it
+    returns the context for each handshake. `opening` creates the entrance, if not the default one.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Http2Server:
         self._ticking = loop.call_later(_TICK_S / _PARTS, self._tick)
 
     async def drain(self, grace: float) -> None:
-        """Take no more connections, tell all to go away, and serve what is under way for `grace` seconds."""
+        """Accept no more connections, send GOAWAY on all, and finish open calls within `grace` seconds."""
         ends = self._loop.time() + grace
         self._changed = asyncio.Event()
         # At once: until they know, consumers repeat their polls, which nobody lets wait any more.
@@ -137,7 +137,7 @@ class Http2Server:
             waiting.cancel()
 
     async def stop(self, cut_s: float = CUT_S) -> None:
-        """Cut off what is left, which has `cut_s` to give back what it had, and close."""
+        """Cancel the remaining calls, which have `cut_s` to return what they took, and close."""
         self._stopped = True
         self._entrance.close()
         if self._ticking is not None:
@@ -157,7 +157,7 @@ class Http2Server:
         return self._entrance.copies()
 
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]:
-        """Serve a connection that somebody else accepted. Raises OSError when it is gone."""
+        """Serve a connection that another process accepted. Raises OSError when it is gone."""
         return self._entrance.adopt(sock)
 
     def _connect(self) -> Http2Connection:

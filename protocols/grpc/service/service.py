@@ -49,7 +49,7 @@ _NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
 class MessagingService(Positions):
     """RocketMQ's MessagingService on a MessagingProcessor.
 
-    `advertised`: what clients are told to connect to; None: what each of them dialled.
+    `advertised`: the address that clients are told to use; None: the one that each of them used.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class MessagingService(Positions):
         )
 
     async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
-        """A client whose settings went to another replica, or to this one before it was restarted, is well.
+        """Accepts clients whose settings went to another replica, or to this one before it was restarted.
 
-        Only a client that nobody knows and that does not say what it is cannot be answered.
+        Only a client that is unknown and does not say its type is refused.
         """
         client = self._processor.clients.get(context.client_id)
         if client is None and request.client_type not in _CLIENT_TYPES:
@@ -143,7 +143,7 @@ class MessagingService(Positions):
         context: Context,
         answers: ResponseStream[rpc.ReceiveMessageResponse],
     ) -> int:
-        """Write a status, the messages, and the time of delivery; undelivered messages are given back.
+        """Write a status, the messages, and the time of delivery; undelivered messages are returned.
 
         Returns the code of the status.
         """
@@ -166,7 +166,7 @@ class MessagingService(Positions):
         return status.code
 
     def _time_told(self) -> bytes:
-        """The element of an answer that tells the time of delivery."""
+        """The element of a response with the time of delivery."""
         return b"\x1a" + encode_time(self._clock.now_ms())
 
     async def _deliver(
@@ -357,7 +357,7 @@ def _sends_told(results: Sequence[Sent | GatewayError], context: Context) -> rpc
 
 
 async def _write_all(answers: ResponseStream[rpc.ReceiveMessageResponse], ready: list[bytes]) -> None:
-    """Write these; what was written is no longer among them, also when this fails."""
+    """Write these messages and remove each from the list once it is written, also when this fails."""
     while ready:
         taken = answers.write_at_once(ready)
         if not taken:

@@ -14,10 +14,10 @@ _MOST = 10_000
 
 
 class Departures:
-    """Ends a stream that a client opened after its good-bye, unless a heartbeat shows that it is there.
+    """Ends a stream that a client opened after it announced its end, unless a heartbeat follows.
 
-    Java 5.0.0, which renews a broken stream while it closes, forgets the new one and waits for its end: its
-    `close()` never returned (seen). A client may use an id again; then its heartbeats come.
+    Java 5.0.0 reopens a broken stream while it closes, forgets the new one and waits for its end: its
+    `close()` never returned (seen). A client may use an id again; then it sends heartbeats.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -29,7 +29,7 @@ class Departures:
         return f"<Departures {len(self._left)}>"
 
     def left(self, client_id: str) -> None:
-        """The client said good-bye."""
+        """The client announced its end."""
         now = self._clock.monotonic()
         self._left.pop(client_id, None)
         while self._left:

@@ -86,7 +86,7 @@ class Outbox:
             await asyncio.wait((self._task,), timeout=longest_s)
 
     def close(self) -> None:
-        """The stream ended: forget what waits. The request's allowance is released by whoever opened it."""
+        """The stream ended: drop waiting commands. The opener of the request releases its allowance."""
         self.closed = True
         self._commands = GONE
         self._waiting.clear()

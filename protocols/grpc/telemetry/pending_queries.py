@@ -72,7 +72,7 @@ class Asked:
         return nonce, command
 
     def forget(self, nonce: str) -> None:
-        """The command was not written, or nobody waits for its answer any more."""
+        """The command was not written, or its question was withdrawn."""
         self._open.pop(nonce, None)
 
     def stack_told(self, status: pb.Status, trace: ThreadStackTrace) -> None:
@@ -97,7 +97,7 @@ class Asked:
                 question.failed(self._refusal(status))
 
     def left(self) -> None:
-        """The stream ended: whoever waits is told at once."""
+        """The stream ended: all open questions fail at once."""
         for question in list(self._open.values()):
             question.failed(ClientNotFound(self._client_id, "left before it answered"))
         self._open.clear()

@@ -128,7 +128,7 @@ def topics_in(settings: pb.Settings) -> frozenset[str]:
 
 
 def subscriptions_in(settings: pb.Settings) -> dict[str, tuple[FilterKind, str]]:
-    """The filters of a consumer by topic, as it tells them; one of an unknown type counts as by tag."""
+    """The filters of a consumer by topic, as it sent them; an unknown type counts as a tag filter."""
     subscriptions = {}
     for entry in settings.subscription.subscriptions:
         kind = FilterKind.SQL92 if entry.expression.type == pb.SQL else FilterKind.TAG

@@ -198,17 +198,17 @@ class TelemetryStream:
         return True
 
     def reconnect(self) -> bool:
-        """Tell the client to connect anew; False when it cannot be told now."""
+        """Tell the client to reconnect; False when that is not possible now."""
         command = ReconnectEndpointsCommand(nonce=next_nonce())
         return self._outbox.put(TelemetryCommand(reconnect_endpoints_command=command))
 
     def refresh(self) -> None:
-        """Tell the client its settings anew: those that it told last, with what holds now."""
+        """Send the client its settings again: those that it sent last, merged with the current ones."""
         if self._settings is not None:
             self._outbox.put_last(self._settings_now)
 
     def leave_lite(self, lite_topic: str) -> bool:
-        """Tell the client that it subscribes to a lite topic no longer; False when it cannot be told now."""
+        """Tell the client that its subscription to a lite topic ended; False when that is not possible now."""
         command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
         return self._outbox.put(TelemetryCommand(notify_unsubscribe_lite_command=command))
 

@@ -88,9 +88,9 @@ _KINDS: Final = {
 
 
 class Http2Error(PeerWireError):
-    """The connection cannot go on: its peer is told `code`, and why, and it is closed (section 5.4.1).
+    """A connection error: the peer is sent `code` and the reason, and the connection closes (section 5.4.1).
 
-    `kind`: one of few words, to be counted by.
+    `kind`: one of a few words, for metrics.
     """
 
     def __init__(self, sentence: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR, kind: str = "") -> None:

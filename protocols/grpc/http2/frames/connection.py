@@ -105,7 +105,7 @@ class Connection(Controlling):
     # -- bytes in ---------------------------------------------------------------------------------
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes. A violation is told by `next_event`, behind what was right before it."""
+        """Process received bytes. `next_event` reports a violation after the valid events before it."""
         if self._failure is not None:
             return
         if not data:
@@ -116,7 +116,7 @@ class Connection(Controlling):
         self._take(self._rest + bytes(data) if self._rest else bytes(data))
 
     def go_on(self) -> None:
-        """Take what was kept back, as far as the next piece of inflating."""
+        """Process deferred bytes, up to the next decompression."""
         self.inflated = 0
         if self._rest and self._failure is None:
             self._take(self._rest)

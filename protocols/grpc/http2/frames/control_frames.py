@@ -35,7 +35,7 @@ _NUMBER: Final = 0x7FFF_FFFF
 
 
 class Controlling(Leaving):
-    """Reads them, one by one, as `_control` is told of them."""
+    """Processes control frames; `_control` is called with each."""
 
     __slots__ = ("_heeded", "_settled", "peer_leaves")
 

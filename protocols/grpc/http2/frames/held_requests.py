@@ -39,7 +39,7 @@ class Keeping(Connection):
             holding.holders.discard(self)
 
     def took(self, stream: Stream) -> None:
-        """All of its messages that were told were read: the peer may send as much again."""
+        """All of its reported messages were read: open the window by as much again."""
         stream.spoke = False
         if stream.held:
             self._hold(stream, (len(stream.body) if stream.body is not None else 0) - stream.held)

@@ -23,7 +23,7 @@ _PER_ANSWER: Final = {Flood.PINGS: 8, Flood.WINDOW_UPDATES: 64}
 
 
 class Leaving(Sending):
-    """`begin_leaving` starts the end; `left` tells that it has come."""
+    """`begin_leaving` starts the shutdown; `left` says that it is complete."""
 
     __slots__ = (
         "_asked_at",
@@ -88,7 +88,7 @@ class Leaving(Sending):
         return self._leaving <= LAST_STREAM and not self.streams
 
     def begin_leaving(self, now: float) -> None:
-        """Tell the peer to open no more streams, and serve those that are on their way (section 6.8)."""
+        """Tell the peer to open no more streams, and serve those already sent (section 6.8)."""
         if self._leaving_at is None:
             self._leaving_at = now
             self._send_goaway(LAST_STREAM, ErrorCode.NO_ERROR, "the gateway asks its clients to connect anew")
@@ -147,7 +147,7 @@ class Leaving(Sending):
         return True
 
     def _end_rest(self) -> None:
-        """The time that an old connection had for what was under way is over."""
+        """The grace period of an old connection for its open streams is over."""
 
     def _on_silence(self, error: Http2Error) -> None:
         """The peer is given up."""

@@ -24,10 +24,10 @@ INFLATED_AT_ONCE = 1024 * 1024
 
 
 class Inflating:
-    """Bytes that compressed messages came to, of all connections of a server, paid off at a steady pace.
+    """Decompressed bytes of all connections of a server, as a debt that is paid off at a steady rate.
 
-    Who made the process inflate much waits until that is paid off, and all others that do meanwhile wait
-    behind him: those that send nothing compressed go on.
+    A connection that caused much decompression waits until its debt is paid off, and others that send
+    compressed messages wait behind it: those that send none are not delayed.
     """
 
     __slots__ = ("_paid_off", "rate")
@@ -41,7 +41,7 @@ class Inflating:
         return f"<Inflating paid off at {self._paid_off:.3f}>"
 
     def rest(self, size: int, now: float) -> float:
-        """How many seconds whoever inflated so many bytes waits; no longer than `LONGEST_REST_S`."""
+        """The wait in seconds after decompressing so many bytes; at most `LONGEST_REST_S`."""
         self._paid_off = max(now, min(self._paid_off, now + LONGEST_REST_S)) + size / self.rate
         return min(self._paid_off - now, LONGEST_REST_S)
 
@@ -60,7 +60,7 @@ class Holding:
         self.holders: set[Holder] = set()
 
     def make_room(self) -> None:
-        """When there is too much, the connections that hold most lose it: not those that come last."""
+        """Above the limit, close the connections that hold the most, not the most recent ones."""
         while self.used > self.most:
             if not max(self.holders, key=_held).give_up():
                 return

@@ -24,9 +24,9 @@ class MalformedHead(Exception):
 
 
 class _Shape:
-    """What the names of a request's headers tell, which is the same in nearly all requests of a client.
+    """What the header names of a request determine, which is the same in nearly all requests of a client.
 
-    `at`: where each name stands, the last of several.
+    `at`: the index of each name, the last of several.
     """
 
     __slots__ = ("at", "authority", "length", "method", "path", "scheme", "te", "timeout", "type")
@@ -102,7 +102,7 @@ class Head:
 
     @property
     def authority(self) -> str:
-        """What the client calls the one that it asks; empty when it does not say."""
+        """The client's name for the server; empty if not given."""
         place = self._shape.authority
         return "" if place is None else self.fields[place].text
 

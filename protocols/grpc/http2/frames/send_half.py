@@ -36,7 +36,7 @@ _REMEMBERED = 64
 
 
 class Sending:
-    """What is sent. `streams` are those that are open, by number."""
+    """The sending half. `streams`: the open streams by number."""
 
     __slots__ = (
         "_blocked",
@@ -132,7 +132,7 @@ class Sending:
         self._pump(stream)
 
     def send_trailers(self, stream: Stream, block: bytes) -> None:
-        """The end of the answer, behind what is pending."""
+        """Send the trailers of the response, after pending data."""
         if stream.pending is None:
             self.send_headers(stream, block, end=True)
         else:
@@ -217,7 +217,7 @@ class Sending:
             self._pump(next(iter(blocked.values())))
 
     def _pump(self, stream: Stream) -> None:
-        """Send of what is pending as much as there is room for; an empty piece needs none."""
+        """Send as much pending data as the windows allow; an empty piece needs no window."""
         pending = stream.pending
         if pending is None:
             return

@@ -48,9 +48,9 @@ _NOTHING: Final[dict[bytes, tuple[Field, ...]]] = {}
 
 
 class HeadersTooLarge(PeerWireError):
-    """A list of headers above the limit, in bytes: the end of its stream. The table is in step.
+    """A header list above the limit, in bytes: its stream ends. The dynamic table stays in step.
 
-    `size`: what was counted of it, which is too much and may not be all.
+    `size`: the bytes counted so far, which exceed the limit and may not be all.
     """
 
     def __init__(self, size: int, limit: int) -> None:
@@ -181,10 +181,10 @@ class HeaderDecoder:
         return decoded
 
     def _literal(self, block: bytes, at: int, number: int, most: int) -> tuple[Field, int]:
-        """A field that is written out, and where it ends; `number`: of the entry that has its name, or 0.
+        """A literal field, and the index of its end; `number`: of the entry that has its name, or 0.
 
-        `most`: the largest number that fits where it stands: 63 for a field that enters the table, and
-        here it does, or 15.
+        `most`: the largest number that fits in the prefix: 63 for a field that enters the table, which
+        is done here, or 15.
         """
         if number == most:
             number, at = _integer(block, at, most)
@@ -220,7 +220,7 @@ class HeaderDecoder:
         return field, at
 
     def _evict(self, used: int) -> int:
-        """Drop the oldest until `used`, which may count one that is about to enter, fits; what it is then."""
+        """Evict the oldest until `used`, which may include a new entry, fits; returns the new `used`."""
         table = self._table
         room = self._room
         gone = 0

@@ -19,8 +19,8 @@ lawful_name: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 class Field:
     """A header: immutable to its users, who share it.
 
-    `bad`: the name is unlawful in HTTP/2: empty, with capital letters or with what is no token; the
-    colon of a pseudo header is none. Whether the value is lawful is not looked at.
+    `bad`: the name is invalid in HTTP/2: empty, with capital letters or with characters outside of a token
+    (the colon of a pseudo header is allowed). The value is not checked.
     `size`: bytes as section 4.1 counts them.
     """
 
