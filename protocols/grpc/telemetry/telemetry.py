@@ -208,7 +208,7 @@ class TelemetryStream:
             self._outbox.put_last(self._settings_now)
 
     def leave_lite(self, lite_topic: str) -> bool:
-        """Tell the client that its subscription to a lite topic ended; False when that is not possible now."""
+        """Tell the client that a lite subscription of it ended; False when that is not possible now."""
         command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
         return self._outbox.put(TelemetryCommand(notify_unsubscribe_lite_command=command))
 

@@ -60,7 +60,7 @@ class Holding:
         self.holders: set[Holder] = set()
 
     def make_room(self) -> None:
-        """Above the limit, close the connections that hold the most, not the most recent ones."""
+        """Above the limit, the connections that hold the most give up data, not the most recent ones."""
         while self.used > self.most:
             if not max(self.holders, key=_held).give_up():
                 return
