@@ -34,7 +34,7 @@ _UNIX: Final = "+unix"
 class Listen:
     """Where a door listens: at a host and a port, or at the `path` of a socket in the file system.
 
-    Port 0 lets the system choose; the adapter tells which it was. A scheme may name several protocols that
+    With port 0 the system chooses; the adapter returns the choice. A scheme may name several protocols that
     share the address: `grpc+remoting`.
     """
 
@@ -203,24 +203,24 @@ class Adapter(Protocol):
         ...
 
     def copies(self) -> list[socket.socket]:
-        """Of the sockets it listens at, for one that is to take its place; none where that cannot be done."""
+        """Copies of the listening sockets, for the door that replaces this one; empty if not possible."""
         ...
 
     def leave(self) -> None:
-        """Say to whoever asks that it serves no longer, and serve on, new connections too, until `drain`."""
+        """Report not ready, and keep serving, new connections too, until `drain`."""
         ...
 
     async def drain(self, deadline: float, ends: float | None = None) -> None:
-        """Take no new work and let the old finish, until `deadline` (loop seconds) at most.
+        """Accept no new requests and finish those in progress, until `deadline` (loop seconds) at most.
 
-        `ends`: when what is cut off then must have given back what it had.
+        `ends`: when requests that are cancelled then must have returned what they took.
         """
         ...
 
     def farewell(self) -> Farewell:
-        """After the stop: what became of what was under way when the drain began."""
+        """After the stop: the outcomes of the requests that were in progress when the drain began."""
         ...
 
     async def stop(self, ends: float | None = None) -> None:
-        """Cut off what is left; nothing remains open. `ends` as for `drain`."""
+        """Cancel remaining requests; nothing stays open. `ends` as for `drain`."""
         ...

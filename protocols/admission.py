@@ -44,7 +44,7 @@ class Admission:
         return f"<Admission {self.count} of {self._most} from {len(self._places)} addresses>"
 
     def enter(self, peername: Any) -> str | None:
-        """What its end is to be told by, to `leave`; None: it may not connect."""
+        """Admit a connection and return the key for `leave`; None: refused."""
         if self.count >= self._most:
             self._observer.turned_away()
             self._complain("connections.max", self._most, "")
@@ -84,7 +84,7 @@ class Admission:
 
 
 def place_of(peername: Any) -> str:
-    """What connections are counted by; empty for one that is not."""
+    """The key by which connections are counted; empty for one that is not counted."""
     if not isinstance(peername, tuple) or not peername:
         return ""
     host = str(peername[0]).partition("%")[0]

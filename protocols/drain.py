@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Farewell:
-    """What became of what was under way at a door when it was drained and stopped.
+    """The outcomes of the requests in progress at a door when it was drained and stopped.
 
-    `connections` had a call open when the drain began. `streams` were ended well, which tells their
+    `connections` had an open call when the drain began. `streams` were ended regularly, which tells their
     clients to go elsewhere. `finished` requests were answered since, long polls among them;
     `cut_off` ones were not.
     """
@@ -72,7 +72,7 @@ class UnderWay:
         self._tell_empty()
 
     def drain(self) -> None:
-        """From now on it is counted what becomes of them."""
+        """Start to count the outcomes."""
         connections = {*self.requests.values(), *self.streams.values()}
         self._farewell = Farewell(connections=len(connections))
         self._streams = set(self.streams)
@@ -88,7 +88,7 @@ class UnderWay:
         report.streams = len(self._streams) - len(self._streams_cut)
 
     async def all_over(self, longest_s: float) -> None:
-        """Wait until those that were cut off have given back what they had, but no longer than that."""
+        """Wait until cancelled requests have returned what they took, but no longer than that."""
         await self._none_left(self.requests, longest_s)
 
     async def streams_over(self, longest_s: float) -> None:
@@ -165,7 +165,7 @@ class Waits:
         return True
 
     def end(self) -> None:
-        """Call everybody back, and let nobody wait from now on."""
+        """End all long polls, and refuse new ones from now on."""
         self.ended = True
         for task in tuple(self._waiting):
             self.call_back(task)

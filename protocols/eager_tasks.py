@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Running:
-    """A coroutine under way. `on_end` is told the result, or what was raised instead (CancelledError too)."""
+    """A running coroutine. `on_end` gets the result, or the exception (CancelledError too)."""
 
     __slots__ = (
         "__weakref__",

@@ -38,7 +38,7 @@ class Guest(Protocol):
 
 
 class Entry(Protocol):
-    """What a server takes its connections through: an `Entrance`, or its part of one that is shared."""
+    """The source of a server's connections: an `Entrance`, or its part of a shared one."""
 
     @property
     def tls(self) -> Callable[[], ssl.SSLContext] | None: ...
@@ -63,12 +63,12 @@ Opening = Callable[..., Entry]
 
 
 class Entrance:
-    """Listens and admits. `port` 0 lets the system choose; `port` tells which it was.
+    """Listens and admits connections. With `port` 0 the system chooses; `port` returns the choice.
 
-    With a `path` it listens at a socket in the file system, which those of `mode` may connect to. With a
-    `listener` somebody else accepts, and hands over the connections. With `tls` they are encrypted; it is
-    asked for a context at each handshake. `make` makes what serves a connection. With `proxied` a header of
-    the PROXY protocol comes first, before the handshake; without TLS who serves the connection reads it.
+    With a `path` it listens at a socket in the file system with the file mode `mode`. With a
+    `listener` another process accepts and hands over the connections. With `tls` they are encrypted; it
+    returns the context for each handshake. `make` creates the protocol of a connection. With `proxied` a
+    header of the PROXY protocol comes first, before the handshake; without TLS the protocol itself reads it.
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class Entrance:
         return listening if plain else Accepting(taken_over(listening), self._take, loop)
 
     def copies(self) -> list[socket.socket]:
-        """Of the sockets it listens at, for who is to go on listening there; none where that cannot be done.
+        """Copies of the listening sockets, for another listener there; empty if not possible.
 
-        It cannot at a socket in the file system, whose file goes with the one that made it, and where another
-        process accepts.
+        It is not possible at a socket in the file system, whose file is removed by its creator, and where
+        another process accepts.
         """
         if isinstance(self._listener, HandedOver):
             return self._listener.copies()
@@ -157,11 +157,12 @@ class Entrance:
         return listening.copies() if isinstance(listening, Accepting) else copies_of(listening)
 
     async def rest(self, grace: float) -> None:
-        """Take no more connections, and wait a moment for those that have come to be open.
+        """Accept no more connections, and wait a moment until accepted ones are open.
 
         `grace`: the seconds of the drain that this begins; a part of them is for this.
 
-        Who has just connected says something a round trip later, and nobody else has its connection.
+        A client that has just connected sends its first bytes a round trip later, and only this process has
+        its connection.
         """
         if isinstance(self._listening, Accepting):
             self._rested = self._listening
@@ -190,7 +191,7 @@ class Entrance:
             self._bound = None
 
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]:
-        """Serve a connection that somebody else accepted. Raises OSError when it is gone."""
+        """Serve a connection that another process accepted. Raises OSError when it is gone."""
         if self._by_hand:
             return self._take(sock)
         return self._loop.connect_accepted_socket(self._make, sock)
@@ -204,10 +205,10 @@ class Entrance:
         return guest.place is not None
 
     def is_from(self, guest: Guest, peer: tuple[str, int] | None) -> bool:
-        """A header tells where a connection comes from, if not from the balancer: it is counted there.
+        """Count a connection at the address in its PROXY header; without one it is the balancer's own.
 
-        False: there are too many from there. Until then it counts as one of all: behind a balancer they all
-        have one address.
+        False: there are too many from there. Until then it counts only towards the total: behind a balancer
+        all connections have one address.
         """
         if peer is None:
             return True

@@ -18,7 +18,7 @@ class Listener(Protocol):
         ...
 
     async def taken(self, longest_s: float) -> None:
-        """Wait, so many seconds at most, for those that were adopted and are not open yet."""
+        """Wait for adopted connections that are not open yet, at most so many seconds."""
         ...
 
     def stop(self) -> None:

@@ -150,7 +150,7 @@ async def port_trouble(host: str, port: int, patience_s: float) -> tuple[str, st
 
 
 async def spoken(host: str, port: int, patience_s: float) -> Finding:
-    """Whether HTTP/2 without TLS is spoken at an address, and if not, what is."""
+    """Whether an address speaks HTTP/2 without TLS, and if not, what it speaks."""
     address = joined(host, port)
     answer = await _exchange(host, port, _PREFACE, patience_s)
     if answer is not None and len(answer) >= 9 and answer[3] == _SETTINGS_FRAME and answer[5:9] == bytes(4):

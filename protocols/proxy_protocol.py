@@ -56,7 +56,7 @@ class ProxyHeader:
         self._data += data
 
     def next_event(self) -> Proxied | None:
-        """None: more bytes are needed, or it has been told. Raises PeerWireError."""
+        """None: more bytes are needed, or the event was returned already. Raises PeerWireError."""
         if self._told:
             return None
         data = self._data
@@ -128,7 +128,7 @@ Wait = Callable[[socket.socket, asyncio.AbstractEventLoop], Coroutine[Any, Any, 
 async def until_readable(
     link: socket.socket, loop: asyncio.AbstractEventLoop, come: asyncio.Future[None] | None = None
 ) -> None:
-    """Wait until there is something to read, or until somebody sets `come`."""
+    """Wait until there is something to read, or until `come` is set."""
     waited = come if come is not None else loop.create_future()
     loop.add_reader(link.fileno(), _came, waited)
     try:
@@ -145,10 +145,10 @@ def _came(waited: asyncio.Future[None]) -> None:
 async def read_header(
     link: socket.socket, loop: asyncio.AbstractEventLoop, longest_s: float, wait: Wait = until_readable
 ) -> Proxied:
-    """Take the header from a connection, and not a byte of what comes behind it.
+    """Read the header from a connection, and not a byte after it.
 
-    `wait` waits for something to read. Raises PeerWireError, OSError (also TimeoutError, when the header does
-    not come in time).
+    `wait` waits until something can be read. Raises PeerWireError, OSError (also TimeoutError, when the
+    header does not arrive in time).
     """
     wire = ProxyHeader()
     async with asyncio.timeout(longest_s):

@@ -48,7 +48,7 @@ class Accepting:
         return [link.dup() for link in self._links]
 
     async def taken(self, longest_s: float) -> None:
-        """Wait for those that were accepted and are not open yet."""
+        """Wait for accepted connections that are not open yet."""
         if self._taking:
             await asyncio.wait(self._taking, timeout=longest_s)
 
@@ -87,9 +87,9 @@ class Accepting:
 
 
 class HandedOver:
-    """Goes on accepting at the sockets of a door that closes: a `protocols.handed_connections.Listener`.
+    """Continues to accept at the sockets of a door that closes: a `protocols.handed_connections.Listener`.
 
-    Both accept until that door has closed its own, so nobody who dials meanwhile is refused.
+    Both accept until that door has closed its own, so no client is refused meanwhile.
     """
 
     def __init__(self, links: Sequence[socket.socket]) -> None:

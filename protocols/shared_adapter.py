@@ -20,7 +20,7 @@ _OWN: Final = frozenset({"proxy_protocol", "tls"})
 
 
 def is_shared(listen: Listen) -> bool:
-    """Whether somebody has to look who connects."""
+    """Whether the protocol of each connection has to be detected."""
     return len(listen.schemes) > 1 or listen.options.get("tls") == PERMISSIVE
 
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class Mark:
-    """What a protocol is known by: its first byte, or what is agreed on inside of TLS (empty: nothing is)."""
+    """How a protocol is recognised: by its first byte, or by ALPN inside TLS (empty: without ALPN)."""
 
     first: frozenset[int]
     alpn: str
@@ -42,10 +42,10 @@ class Mark:
 class SniffingEntrance(Entrance):
     """An entrance that several servers share, each with its `Side` of it.
 
-    With `tls` and `plain` clients may speak TLS or not, with `tls` alone they have to. A connection that does
-    not say within `handshake_s` what it speaks is closed, and so is one that speaks what is not served here.
-    Until then it is a task and a socket. It counts as one of all connections of the address, which
-    `max_connections` and `max_per_address` are for. What comes before `begin` waits.
+    With `tls` and `plain` clients may speak TLS or not, with `tls` alone they must. A connection that sends
+    nothing within `handshake_s` is closed, and so is one with a protocol that is not served here.
+    Until then it is a task and a socket. It counts towards the connections of the address, which
+    `max_connections` and `max_per_address` limit. Connections that arrive before `begin` wait.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class SniffingEntrance(Entrance):
             await self._until_readable(sock, self._loop)
 
     async def _until_readable(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        """Or until nobody is waited for any more."""
+        """Or until the wait is ended."""
         if self._over:
             return
         come = loop.create_future()
@@ -224,7 +224,7 @@ class SniffingEntrance(Entrance):
         self.seen.found(side.scheme, secured)
 
     def side_of(self, secured: ssl.SSLObject) -> Side:
-        """Whose a client is, by what was agreed on: nothing is what those agree on that know no ALPN."""
+        """The side of a client, by its ALPN protocol; empty for clients without ALPN."""
         agreed = secured.selected_alpn_protocol() or ""
         for side in self._sides:
             if side.mark.alpn == agreed:
@@ -262,7 +262,7 @@ class Side:
         """It is open with the others."""
 
     def copies(self) -> list[socket.socket]:
-        """None: what is listened at belongs to all of them."""
+        """None: the listening sockets belong to all sides."""
         return []
 
     async def rest(self, grace: float) -> None:

@@ -31,12 +31,12 @@ _Stamp = tuple[int, int, int]
 
 
 class Certificate:
-    """What a gateway shows to its clients. `key` may be in the certificate's file, and is not encrypted.
+    """A gateway's certificate. `key` may be in the certificate's file, and is not encrypted.
 
-    With `client_ca` clients have to show one, too, that leads to an authority of that file.
+    With `client_ca` clients need a certificate, too, from an authority in that file.
 
-    A pair that cannot be read, or whose parts do not belong together, leaves the one before in use, is told
-    in the log once, and tried again when a file changes: who renews writes one after the other.
+    A pair that cannot be read, or whose parts do not match, leaves the previous one in use, is logged
+    once, and retried when a file changes: tools that renew write one file after the other.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Certificate:
         """What has to be done before the first handshake. Raises OSError with a sentence."""
 
     def current(self) -> ssl.SSLContext:
-        """For the handshake that begins now: with the pair, and the authorities for clients, as they are.
+        """The context for a new handshake: with the current pair and the current authorities for clients.
 
-        After a renewal it is another one, which knows no session of the one before: who wants to go on with
-        one shows a certificate anew, for its authority may have been taken away.
+        After a renewal it is a new one, which resumes no session of the previous one: the client has to show
+        its certificate again, because its authority may have been removed.
         """
         now = self._now()
         if now - self._looked >= _LOOK_S:
@@ -86,7 +86,7 @@ class Certificate:
         return self._client_ca is not None
 
     def client_authorities(self) -> bytes | None:
-        """In PEM, who is believed of clients; None: nobody is asked. Raises OSError."""
+        """The authorities for client certificates, in PEM; None: none are requested. Raises OSError."""
         return self._client_ca.read_bytes() if self._client_ca is not None else None
 
     def _look(self) -> None:
@@ -168,7 +168,7 @@ def _context() -> ssl.SSLContext:
 
 
 class TlsStrangers:
-    """Clients that speak TLS at a door that does not: told in the log, once for each address."""
+    """Logs clients that speak TLS at a door without it, once for each address."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

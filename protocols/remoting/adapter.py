@@ -79,7 +79,7 @@ class RemotingAdapter:
         self._server = server
 
     def _address(self, context: Context) -> str:
-        """What a client is told to connect to."""
+        """The address that a client is told to use."""
         if self._advertised is None:
             return context.local
         host, port = self._advertised
@@ -89,7 +89,7 @@ class RemotingAdapter:
         return self._server.copies() if self._server is not None else []
 
     def leave(self) -> None:
-        """Nothing that classic clients understand says so: they are served as before."""
+        """No effect: classic clients have no message for it, and are served as before."""
 
     async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._server is None:
@@ -110,7 +110,7 @@ class RemotingAdapter:
 
 
 def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:
-    """What clients are told to connect to, port 0: the door's own; None: what they dialled.
+    """The advertised address, port 0: the door's own port; None: the address that each client used.
 
     Raises ValueError.
     """

@@ -100,7 +100,7 @@ class ConnectedPeer:
         self.serialization = command.serialization
 
     def answered(self, answer: Command) -> None:
-        """It answered something; nobody waits for what was never asked, or is late."""
+        """A response arrived; one without a pending request is ignored."""
         waiting = self._asked.pop(answer.opaque, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

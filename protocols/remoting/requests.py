@@ -29,7 +29,7 @@ class Peer(Protocol):
 
     @property
     def version(self) -> int:
-        """Of its library, as its last request told it: the ordinal of RocketMQ's MQVersion."""
+        """Of its library, from its last request: the ordinal of RocketMQ's MQVersion."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Peer(Protocol):
         ...
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
-        """Send a request that nobody answers; False when it cannot be taken."""
+        """Send a one-way request; False when the queue is full."""
         ...
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> asyncio.Future[Command] | None:
@@ -95,10 +95,10 @@ Handler = Callable[[Request], Coroutine[Any, Any, Command | None]]
 
 @dataclass(slots=True, frozen=True)
 class DoorHouse:
-    """What every room of the door is lent.
+    """What every room of the door is given.
 
-    `address`: what a client is told to connect to, "host:port", by what it dialled or as the operator said.
-    `ends`: what is to be done when the door is closed: rooms leave there how the processor forgets them.
+    `address`: the address for a client, "host:port": the one that it used, or the advertised one.
+    `ends`: callbacks for the door's end, by which rooms unregister from the processor.
     """
 
     processor: MessagingProcessor

@@ -42,7 +42,7 @@ _NO_ROUTE: Final = "No topic route info in name server for the topic: {}"
 
 @dataclass(slots=True)
 class _Known:
-    """What was told of the brokers, until when it need not be asked for again."""
+    """Cached brokers, and when the cache expires."""
 
     until: float
     brokers: Sequence[BrokerPlace]
@@ -64,7 +64,7 @@ class Brokers:
         self._marks: Marks | None = None
 
     async def known(self, context: Context) -> Sequence[BrokerPlace]:
-        """As they were told last. Raises BrokerUnavailable: never yet."""
+        """The last known brokers. Raises BrokerUnavailable: none were known yet."""
         known, now = self._known, self._house.clock.monotonic()
         if known is not None and now < known.until:
             return known.brokers
@@ -83,7 +83,7 @@ class Brokers:
         return self._numbering.is_kept
 
     async def origin(self, context: Context) -> Origin:
-        """Where a client is told that messages lie. Raises BrokerUnavailable: no broker was ever known."""
+        """The place of messages as a client sees it. Raises BrokerUnavailable: no broker was known yet."""
         return Origin(self.door(context), await self.marks(context))
 
     def origin_at(self, host: str) -> Origin:
@@ -171,7 +171,7 @@ class RouteHandler:
         return request.answer(body=ClusterInfo(data, clusters).encode())
 
     async def topics(self, request: Request) -> Command:
-        """All topics by name; as of a name server, those that brokers and clusters have are among them."""
+        """All topics by name; like a name server, it includes the topics named after brokers and clusters."""
         brokers = await self._brokers.known(request.context)
         pseudo = [
             TEMPLATE_TOPIC,
@@ -216,7 +216,7 @@ def broker_of(request: Request, route: Route | Sequence[Queue], *, field: str = 
 def _queue_data(queues: Iterable[Queue]) -> list[QueueData]:
     """By broker, in the order of their names. Queues of one broker are numbered from 0 on.
 
-    Where none may be read, or none written, the permission says so: tools take their number for the topic's.
+    If none is readable, or none writable, the permission says so: tools take the number for the topic's.
     """
     counts: dict[str, list[int]] = {}
     for queue in queues:

@@ -61,9 +61,9 @@ def is_at_least(version: str, least: tuple[int, ...]) -> bool:
 
 
 def can_receive(context: Context, size: int) -> bool:
-    """Whether the client's gRPC takes an answer of so many bytes.
+    """Whether the client's gRPC accepts a response of this size in bytes.
 
-    What it does not take it breaks off, with whatever else the answer holds. The limit stands in
+    It aborts the call for a larger one, and loses everything in the response. The limit is fixed in
     the clients of Node.js, Rust and .NET, and no user can change it.
     """
     if size <= _USUAL_LIMIT:

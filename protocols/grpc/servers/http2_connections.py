@@ -284,7 +284,7 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
 
 
 def _address(name: Any, connection: object) -> str:
-    """ "host:port" of a socket's address; a name of its own for one that has none."""
+    """ "host:port" of a socket's address; a made-up name for one without an address."""
     if isinstance(name, tuple) and len(name) >= 2:
         return joined(str(name[0]), int(name[1]))
     return f"unix:{id(connection):x}"

@@ -25,7 +25,7 @@ from protocols.remoting.clients.remoting_client import RemotingClient
 
 
 def connection_of(handle: ClientHandle) -> Connection:
-    """Of clients of other doors the address is not told, and their versions are no numbers."""
+    """Clients of other doors have no address here, and their versions are not numbers."""
     if isinstance(handle, RemotingClient):
         return Connection(handle.client_id, handle.peer.address, handle.language, handle.peer.version)
     return Connection(handle.client_id, language=handle.language)
@@ -47,7 +47,7 @@ def consumers_of(handles: Sequence[ClientHandle]) -> ConsumerConnection:
 
 
 def merged(reports: Sequence[ConsumerConnection]) -> ConsumerConnection:
-    """What several tell of a group, as one; where they differ the first counts."""
+    """Merges several lists of a group's members; where they differ, the first one is used."""
     subscriptions: dict[str, SubscriptionData] = {}
     for each in reversed(reports):
         subscriptions.update(each.subscriptions)
@@ -71,7 +71,7 @@ def _age(subscription: SubscriptionData) -> tuple[int, str, str]:
 
 
 def _said_much(report: ConsumerConnection) -> tuple[bool, bool, str, str, str]:
-    """Of clients of other doors the address is not told."""
+    """Clients of other doors have no address here."""
     classic = any(each.address for each in report.connections)
     plain = report.model == CLUSTERING and report.start_from == FROM_LAST
     return classic, not plain, report.consume_type, report.model, report.start_from
@@ -86,9 +86,9 @@ def producers_of(clients: ClientRegistry, group: str) -> list[Connection]:
 def all_producers(
     clients: ClientRegistry, clock: Clock, most: int | None = None
 ) -> dict[str, list[tuple[Connection, int]]]:
-    """By group, with when each was last heard of (wall time in ms).
+    """By group, with the time of the last sign of life (wall time in ms).
 
-    `most`: so many are told of, one in several groups in each of them.
+    `most`: the maximum number; a producer of several groups counts once for each.
     """
     now_s, now_ms = clock.monotonic(), clock.now_ms()
     producers: dict[str, list[tuple[Connection, int]]] = {}

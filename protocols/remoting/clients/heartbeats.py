@@ -63,10 +63,10 @@ def _nobody_minds(_peer: Peer, _group: str) -> None:
 
 
 class Heartbeats:
-    """Brings clients to the register, and takes them away.
+    """Registers and unregisters clients.
 
-    `checks`: asks a producer of a half message. `left` is told the consumer group that a client of a
-    connection is in no longer.
+    `checks`: sends a producer the check of a half message. `left` is called with the consumer group that a
+    client of a connection has left.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Heartbeats:
         """Nothing waits here; clients of a draining gateway live on."""
 
     def subscriptions(self, group: str, topic: str, peer: Peer | None = None) -> SubscriptionData | None:
-        """What a group reads of a topic, as the client of `peer` told it, or any classic one here did."""
+        """A group's subscription to a topic, from the client of `peer`, or from any classic client here."""
         known = self._connections.get(peer) if peer is not None else None
         if known is not None and peer is not None:
             cached = known.subscription(peer.client_id, group, topic)
@@ -179,7 +179,7 @@ class Heartbeats:
         return request.answer({"IS_SUPPORT_HEART_BEAT_V2": _YES, "IS_SUB_CHANGE": _YES if unknown else _NO})
 
     async def unregister(self, request: Request) -> Command:
-        """A client leaves groups; what is not known is gone already."""
+        """A client leaves groups; unknown ones are ignored."""
         fields = request.fields
         client_id = text(fields, "clientID")
         connection = self._connections.get(request.peer)

@@ -45,7 +45,7 @@ class Memberships:
         self.gone = False
 
     def subscription(self, client_id: str, group: str, topic: str) -> SubscriptionData | None:
-        """What a client of the connection told that it reads of a topic; sooner the one of this id."""
+        """The subscription of a client of the connection to a topic; preferably that of this client id."""
         # Nearly all connections are of one client.
         first = self.members.get(consumer_key(client_id, group))
         if first is not None and topic in first.handle.told:
@@ -56,9 +56,9 @@ class Memberships:
         return None
 
     def push_member(self, client_id: str, group: str) -> RemotingClient | None:
-        """The client that is a push consumer of the group and shares its messages; sooner that of this id.
+        """The clustering push consumer of the group on the connection; preferably that of this client id.
 
-        A broadcasting one, one that pulls by itself or that pops is none.
+        Broadcasting consumers, pull consumers and those in pop mode do not count.
         """
         first = self.members.get(consumer_key(client_id, group))
         if first is not None:

@@ -59,12 +59,12 @@ def _nowhere() -> Origin:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class RemotingClient:
-    """A membership of a client, as its last heartbeat told it.
+    """A membership of a client, from its last heartbeat.
 
     A `processors.clients.client_registry.ClientHandle`.
 
-    `told`: its filters by topic as they came, of consumers. `checks`: asks a producer about a half message.
-    `origin`: where it is told that messages lie, which it gets unasked.
+    `told`: a consumer's filters by topic, as received. `checks`: sends a producer checks of half messages.
+    `origin`: the place of messages that the client is sent without a request.
     """
 
     client_id: str
@@ -93,7 +93,7 @@ class RemotingClient:
 
     @property
     def reading(self) -> Reading:
-        """Whether an orderly consumer is behind it a heartbeat does not tell."""
+        """How it reads. A heartbeat does not say whether the consumer is orderly."""
         if self.consumer is None or self.consumer.consume_type == POP:
             return Reading.NEUTRAL
         shares = self.consumer.consume_type == PASSIVELY and self.consumer.model == CLUSTERING
@@ -151,7 +151,7 @@ class RemotingClient:
         return True
 
     def reconnect(self) -> bool:
-        """Nothing that classic clients understand says so; where their door drains, it says GO_AWAY."""
+        """False: classic clients have no such request; when their door drains, it sends GO_AWAY."""
         return False
 
     def leave_lite(self, lite_topic: str) -> bool:
@@ -188,7 +188,7 @@ class RemotingClient:
 
 
 def peers_of(handles: Iterable[ClientHandle]) -> list[Peer]:
-    """The connections of those that are classic clients, each once."""
+    """The connections of the classic clients among the handles, each once."""
     return list(dict.fromkeys(handle.peer for handle in handles if isinstance(handle, RemotingClient)))
 
 

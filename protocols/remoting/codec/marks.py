@@ -58,7 +58,7 @@ class Marks:
         return self._bits.get(broker) == 0
 
     def marked(self, broker: str, offset: int) -> int:
-        """A place as clients are told it. One that cannot be said is one that no broker has."""
+        """A place as clients see it. A place that cannot be encoded becomes one that no broker has."""
         if 0 <= offset <= _OFFSET:
             return self._bits.get(broker, _NOBODY) | offset
         return offset if offset < 0 else _NOBODY | offset & _OFFSET
@@ -78,10 +78,10 @@ def offset_in(place: int) -> int:
 
 @dataclass(slots=True)
 class Origin:
-    """How a client is told where messages lie: here, at `host` ("host:port"), whichever broker has them.
+    """The place of messages as clients see it: at `host` ("host:port"), this door, for every broker.
 
-    `marks` say which one it is; None where there can be no other. So what a client looks up, sends back or
-    ends by a place comes to this door, and no address of a broker is told.
+    `marks` identify the broker; None where there is only one. So requests of a client that name a place
+    come to this door, and no broker's address is exposed.
     """
 
     host: str
@@ -100,5 +100,5 @@ class Origin:
         return self.marks is None or self.marks.has_number(broker)
 
     def message_id(self, broker: str, offset: int) -> str:
-        """The id of what lies there."""
+        """The offset message id of the message at that place."""
         return encode_offset_message_id(self.host, self.place(broker, offset))

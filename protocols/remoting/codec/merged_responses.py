@@ -30,10 +30,10 @@ Producers = Mapping[str, Iterable[tuple[Connection, int]]]
 
 
 def figures_of(by_broker: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Figures of brokers, by the brokers' names: of one as it told them.
+    """Figures of brokers, by the brokers' names; of a single broker unchanged.
 
-    Of several the mean where all told numbers, or several numbers in one text; what is the same for all; and
-    all figures of each with its name before them.
+    Of several: the mean where all values are numbers, or texts of several numbers; values that are the same
+    for all; and all figures of each with its name as a prefix.
     """
     bounded = {
         broker: {name: _short(value) for name, value in list(figures.items())[:MOST_FIGURES]}
@@ -72,7 +72,7 @@ def _mean_of(words: Sequence[str]) -> str:
 
 
 def settings_in(body: bytes) -> dict[str, str]:
-    """A broker's settings, without those that may be secret or tell where brokers reach each other."""
+    """A broker's settings, without those that may be secret or contain addresses between brokers."""
     settings: dict[str, str] = {}
     for line in body.decode("utf-8", "replace").splitlines():
         name, equals, value = line.partition("=")
@@ -106,9 +106,9 @@ def mean_rates(rates_of_brokers: Sequence[Rates]) -> Rates:
 def producers_of(
     reports: Iterable[Producers], *, newest: bool = False
 ) -> dict[str, list[tuple[Connection, int]]]:
-    """All groups; of a client that several told of what the first said, and when it was last heard of.
+    """All groups; for a client in several responses the first entry, and the latest sign of life.
 
-    `newest`: what that one said who heard of it last.
+    `newest`: the entry of the broker that heard of it last.
     """
     merged: dict[str, dict[str, tuple[Connection, int]]] = {}
     for producers in reports:
@@ -123,7 +123,7 @@ def producers_of(
 
 
 def clients_of(reports: Iterable[Iterable[Connection]]) -> list[Connection]:
-    """Each once, as the first told of it who knows its address."""
+    """Each client once, from the first response that has its address."""
     merged: dict[str, Connection] = {}
     for connections in reports:
         for connection in connections:

@@ -125,7 +125,7 @@ def pack_messages(
 
 
 def _places(head: Head, body: bytes, limits: Limits, longest: int) -> list[_Place] | None:
-    """Of all messages. None: one is damaged, exceeds a limit, or may be routed, delayed or tell its birth."""
+    """The places of all messages. None: one is damaged, exceeds a limit, or may have special properties."""
     if head.queue_id < 0 or head.reconsumed or shared_properties(head):
         return None
     longest = min(limits.max_properties_bytes, longest)
@@ -181,7 +181,7 @@ def _has_id(block: bytes) -> bool:
 
 
 def _may_be_special(block: bytes) -> bool:
-    """Whether a block of properties may have one that routes or delays its message, or tells its birth.
+    """Whether a block of properties may have one that routes or delays its message, or sets its birth time.
 
     Longer names that contain such a name count as well.
     """

@@ -20,11 +20,10 @@ _pack_host_into = Struct(f"{V4_SIZE}s").pack_into
 
 
 def encode_stored(message: StoredMessage, origin: Origin) -> bytes:
-    """One record, which lies where `origin` says.
+    """One record, at the place that `origin` gives.
 
-    A client makes the message's id of the store host and the place in the log, and goes there to look the
-    message up and, up to 4.9.4, to send back what it could not process. Raises LocalWireError when a part
-    does not fit.
+    A client builds the message's id from the store host and the place in the log, and connects there to look
+    the message up and, up to 4.9.4, to send it back. Raises LocalWireError when a part does not fit.
     """
     return _record(message, pack_host(origin.host), origin.marks)
 

@@ -127,7 +127,7 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
             self.on_nonsense(error)
 
     def begin(self, proxied: Proxied) -> None:
-        """The header has been read by somebody else, before it was open."""
+        """Start with a header of the PROXY protocol that was read before the connection was opened."""
         self._header = None
         self._proxied = proxied
 
@@ -217,11 +217,11 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
         self._last_answers = True
 
     def leave(self) -> None:
-        """End it when what it owes is written; nothing is served any more that somebody waits an answer for.
+        """Close it when pending responses are written; requests that expect a response are served no more.
 
-        Our direction is closed first. What the peer had sent until it saw that is still read: a request that
-        is not served fails at the peer, which knows that the connection ended and asks elsewhere, and one-way
-        requests are served.
+        Our direction is closed first. What the peer sent until it saw that is still read: requests that
+        are not served fail at the peer, which sees that the connection ended and sends them elsewhere, and
+        one-way requests are served.
         """
         if self.left_at is None:
             self.left_at = self.loop.time()
@@ -285,7 +285,7 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
         )
 
     def ended(self, call: RemotingCall, answer: Command | None, error: BaseException | None) -> None:
-        """A request was served; None where nobody waits for an answer, or there is none."""
+        """A request was served; None for a one-way request, or without a response."""
         self._calls.discard(call)
         self._waiting -= call.waits
         self._host.on_end(call)
@@ -318,7 +318,7 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
 
 
 def _address(name: Any, connection: object) -> str:
-    """ "host:port" of a socket's address; a name of its own for one that has none."""
+    """ "host:port" of a socket's address; a made-up name for one without an address."""
     if isinstance(name, tuple) and len(name) >= 2:
         host = str(name[0]).partition("%")[0]
         return joined(host.removeprefix("::ffff:") if "." in host else host, int(name[1]))

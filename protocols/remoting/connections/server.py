@@ -135,16 +135,16 @@ class RemotingServer:
         return self._entrance.copies()
 
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]:
-        """Serve a connection that somebody else accepted. Raises OSError when it is gone."""
+        """Serve a connection that another process accepted. Raises OSError when it is gone."""
         return self._entrance.adopt(sock)
 
     async def drain(self, grace: float) -> None:
-        """Take no more connections, end what waits, and serve what comes for `grace` seconds at most.
+        """Accept no more connections, end long polls, and serve requests for `grace` seconds at most.
 
-        Newer clients are told to go, and ask elsewhere what they were told so. Older ones are served as ever,
-        and so is what nobody can be told about, one-way requests. A connection is ended when nothing is under
-        way there and nothing has come for a moment, in the second half of the time behind an answer, and in
-        the last moment in any case.
+        Newer clients get GO_AWAY and repeat the request elsewhere. Older ones are served as before,
+        and so are one-way requests, which have no response. A connection is closed when no request is in
+        progress and nothing has arrived for a moment, in the second half of the time after a response, and at
+        the end in any case.
         """
         loop = self._loop
         began = loop.time()
@@ -170,9 +170,9 @@ class RemotingServer:
             await asyncio.sleep(min(_DRAIN_TICK_S, max(ends - now, 0.0)))
 
     async def stop(self, cut_s: float = CUT_S) -> None:
-        """Cut off what is left, and close.
+        """Cancel remaining requests, and close.
 
-        What was cut off has half of `cut_s` to come to its end, and the other half to give back what it had.
+        Cancelled requests have half of `cut_s` to end, and the other half to return what they took.
         """
         self._stopped = True
         self._entrance.close()
@@ -196,7 +196,7 @@ class RemotingServer:
         return RemotingConnection(self._loop, self, proxied=self._proxied)
 
     def _tick(self) -> None:
-        """A part of the connections at a time, each once a second: nobody waits for thousands of others."""
+        """Check a part of the connections at a time, each once a second, so that no turn takes long."""
         self._ticking = self._loop.call_later(_TICK_S / _PARTS, self._tick)
         now = self._loop.time()
         self._part = (self._part + 1) % _PARTS

@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 class WriteQueue:
-    """Answers, and requests of ours, in their order.
+    """Responses, and requests of the gateway, in order.
 
-    An answer holds what its request does of the budgets until the transport takes it. Who gave one that is
-    never taken is told (`Request.unwritten`).
+    A response holds its request's share of the budgets until the transport takes it. If it is never taken,
+    its handler is notified (`Request.unwritten`).
     """
 
     __slots__ = ("_back", "_out", "_told")

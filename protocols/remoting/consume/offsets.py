@@ -29,7 +29,7 @@ Named = tuple[str, str, int]
 
 
 class OffsetHandler:
-    """Serves what is asked about one queue by its offsets."""
+    """Serves requests about the offsets of one queue."""
 
     def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:
         self._mapped = mapped if mapped is not None else Mapped(house)
@@ -51,10 +51,10 @@ class OffsetHandler:
         """Nothing waits here."""
 
     async def committed(self, request: Request) -> Command:
-        """A group that never read a queue begins at 0 where that is not long ago, or nothing is there yet.
+        """A group that never read a queue starts at 0 if the first message is recent, or there is none yet.
 
-        A client that is told of no position asks for the end next: what was sent in between would be lost to
-        it, and so would what another member read that has not told its position.
+        A client that gets no position asks for the end next: it would miss the messages sent in between,
+        and those that another member read without having committed its position.
         """
         group = text(request.fields, "consumerGroup")
         queue = await self._places.queue_in(request)
@@ -76,10 +76,10 @@ class OffsetHandler:
         return request.answer({"offset": str(begins)})
 
     async def commit(self, request: Request) -> Command:
-        """A position outside of the queue's bounds counts as the nearest within; no group is made for it.
+        """A position outside of the queue's bounds counts as the nearest one within; no group is created.
 
-        What members of mapped groups tell acknowledges messages, and sets nothing. Nor does what a member
-        tells between a reset of its group and the moment when it goes where that sent it.
+        A commit of a member of a mapped group acknowledges messages, and sets no position. Nor does a commit
+        between a reset of the group and the moment when the member continues at the new position.
         """
         group = text(request.fields, "consumerGroup")
         offset = long_number(request.fields, "commitOffset")

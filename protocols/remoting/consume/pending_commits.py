@@ -31,7 +31,7 @@ class PendingCommits:
         return f"<PendingCommits {sum(map(len, self._under_way.values()))}>"
 
     async def serve(self, command: Command, serving: Coroutine[Any, Any, Command | None]) -> Command | None:
-        """The answer to one of `ORDERED`: what makes it begins at once, or after what came before it."""
+        """The response to one of `ORDERED`: its handler starts at once, or after earlier requests."""
         names = command.fields.get("consumerGroup", ""), command.fields.get("topic", "")
         if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
             with closing(serving):

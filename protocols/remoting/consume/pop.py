@@ -125,7 +125,7 @@ class PopHandler:
         return request.answer() if error is None else _refused(request, error)
 
     async def ack_batch(self, request: Request) -> Command:
-        """Finish many; as at a broker, those that cannot be are left out in silence."""
+        """Finish many; like a broker, it silently ignores those that cannot be finished."""
         if len(request.command.body) > LARGEST_BATCH:
             raise BadRequest(f"a batch of acknowledgements has at most {LARGEST_BATCH} bytes")
         try:
@@ -195,7 +195,7 @@ class PopHandler:
     # -- inside -------------------------------------------------------------------------------
 
     def _wait_s(self, fields: Mapping[str, str]) -> float:
-        """`pollTime` counts from `bornTime`, which is the client's clock: what is odd counts from now."""
+        """`pollTime` counts from `bornTime`, by the client's clock; implausible times count from now."""
         poll_ms = long_number(fields, "pollTime")
         if poll_ms < 0:
             raise BadRequest(f"the polling time is {poll_ms} ms", Fault.ILLEGAL_POLLING_TIME)

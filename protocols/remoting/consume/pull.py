@@ -176,7 +176,7 @@ class PullHandler:
         return pulled
 
     def _filter(self, request: Request, group: str, topic: str, flags: int) -> tuple[FilterKind, str]:
-        """What the pull brings along, else what its client told with its heartbeat. Raises Refused."""
+        """The filter in the pull, else that of the client's heartbeat. Raises Refused."""
         if flags & SUBSCRIPTION:
             fields = request.fields
             return kind_of(fields.get("expressionType", "")), fields.get("subscription") or "*"
@@ -257,7 +257,7 @@ _MOVED: Final = {False: "OFFSET_TOO_SMALL", True: "OFFSET_OVERFLOW_BADLY"}
 
 
 def kind_of(name: str) -> FilterKind:
-    """What a filter is written in; none told means by tag. Raises Refused."""
+    """The kind of a filter; a tag filter if not given. Raises Refused."""
     if name in ("", FilterKind.TAG.value):
         return FilterKind.TAG
     if name != FilterKind.SQL92.value:

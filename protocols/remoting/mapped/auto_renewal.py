@@ -57,7 +57,7 @@ class Batch:
 
 
 class Renewing:
-    """`forget`: what is not held any more, because its time is over."""
+    """`forget`: called with messages that are no longer held, because they expired."""
 
     def __init__(self, processor: MessagingProcessor, clock: Clock, forget: Callable[[Held], None]) -> None:
         self._processor = processor

@@ -65,7 +65,7 @@ _MOST_ENDING: Final = 4 * MOST_WINDOW
 
 
 class Mapped(Deciding):
-    """What clients of mapped groups hold through one door, and what becomes of it."""
+    """The messages that clients of mapped groups hold through one door, and their settlement."""
 
     def __init__(
         self, house: DoorHouse, members: Members = nobody, groups: MappedGroups | None = None
@@ -98,7 +98,7 @@ class Mapped(Deciding):
         }
 
     def left(self, peer: Peer, group: str) -> None:
-        """A client of this connection left the group, and said so; the positions it told last may follow."""
+        """A client of this connection announced that it left the group; its last commits may follow."""
         connection = self._connections.get(peer)
         if connection is not None and not self.members(peer, group):
             self._call_back(connection, group)
@@ -125,7 +125,7 @@ class Mapped(Deciding):
         self._polls.end()
 
     def _closed(self, forget: Callable[[], None]) -> None:
-        """The door is closed. Who moves what a group has unfinished waits for what is told brokers still."""
+        """The door is closed. A move of a group's unfinished messages waits for settlements in progress."""
         telling = asyncio.get_running_loop().create_task(self._ending.all_told())
         self._house.processor.settlement.finishes(telling)
         telling.add_done_callback(lambda _: forget())
@@ -253,7 +253,7 @@ class Mapped(Deciding):
         return request.command.answer(ResponseCode.SUCCESS, "FOUND", fields, body)
 
     async def _pause(self, request: Request, queue: QueueHoldings, begins: int) -> Command:
-        """Its client holds as much as it may: its next pull tells whether it finished something."""
+        """Its client holds the maximum: its next pull shows whether it has finished some."""
         self.pauses += 1
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(queue.pauses, 10), _LONGEST_PAUSE_S)
         queue.pauses += 1
@@ -267,10 +267,10 @@ class Mapped(Deciding):
     async def commit(
         self, request: Request, group: str, queue: tuple[str, str, int], offset: int
     ) -> int | None:
-        """Acknowledge what is below a number. An offset: it is a position, to be kept as that.
+        """Acknowledge all messages below a number. Returns an offset that is a position to be stored.
 
-        A number that belongs to nothing here says nothing: what it was for comes again, or is done. So does
-        a position of before: a client tells it over and over until it has finished something.
+        An unknown number has no effect: its messages are redelivered, or finished. The same applies to
+        an earlier position, which a client commits repeatedly until it has finished a message.
         Raises BrokerUnavailable.
         """
         peer, key = request.peer, QueueKey(group, *queue)
@@ -316,10 +316,10 @@ class Mapped(Deciding):
     async def commit_number(
         self, request: Request, group: str, topic: str, queue_id: int, number: int, *, broker: str = ""
     ) -> None:
-        """Acknowledge what is below a number.
+        """Acknowledge all messages below a number.
 
-        It counts as finished before anything is waited for here: the next request may be a good-bye. Without
-        a broker the only one is meant that the client reads. Raises BrokerUnavailable.
+        They count as finished before the first await, because the client's next request may unregister it.
+        Without a broker the only one that the client reads is meant. Raises BrokerUnavailable.
         """
         connection = self._connections.get(request.peer)
         held = connection.find(group, topic, queue_id, broker) if connection is not None else None

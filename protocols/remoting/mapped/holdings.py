@@ -40,7 +40,7 @@ class ConnectionHoldings:
         return queue
 
     def find(self, group: str, topic: str, queue_id: int, broker: str) -> QueueHoldings | None:
-        """Without a broker the only one that is read here."""
+        """Without a broker: the queue of the only broker that is read here."""
         if broker:
             return self.queues.get(QueueKey(group, topic, broker, queue_id))
         queues = [
@@ -59,7 +59,7 @@ class ConnectionHoldings:
         return set(self._groups)
 
     def _make_room(self) -> bool:
-        """Numbers that begin anew are higher than those forgotten: `offsets.beginning`."""
+        """New numbers are higher than forgotten ones: `offsets.beginning`."""
         idle = [key for key, queue in self.queues.items() if not queue.held and queue.waits is None]
         for key in idle:
             del self.queues[key]

@@ -37,7 +37,7 @@ def beginning(now_ms: int) -> int:
 
 
 def is_possible(number: int, now_ms: int) -> bool:
-    """Whether a client may go on from a number: else it begins anew, lest numbers come to an end."""
+    """Whether a client may continue from a number; else it starts again, so that numbers never run out."""
     return number < min(beginning(now_ms + _AHEAD_MS), END)
 
 
@@ -153,7 +153,7 @@ class QueueHoldings:
         return f"<QueueHoldings {self.key} held {len(self.held)}>"
 
     def restart(self, now_ms: int) -> list[Held]:
-        """The client has nothing of the queue any more, and begins anew: what it held goes back."""
+        """The client has dropped the queue, and starts again: returns what it held."""
         self.next = max(self.next, beginning(now_ms))
         return self._free_from(VIRTUAL)
 
@@ -186,7 +186,7 @@ class QueueHoldings:
         delivered: float,
         until: float,
     ) -> list[Held]:
-        """Number messages, each told as receipt, broker, physical offset and attempt."""
+        """Number messages, each given as receipt, broker, physical offset and attempt."""
         taken: list[Held] = []
         for receipt, broker, physical, attempt in messages:
             delivery = Held(self, self.next, receipt, broker, physical, attempt, delivered, until)
@@ -196,7 +196,7 @@ class QueueHoldings:
         return taken
 
     def drop(self, delivery: Held, fate: Fate) -> bool:
-        """It is held no longer. False: it was not, somebody else saw to it."""
+        """Remove a held message. False: it was not held any more."""
         if self.held.get(delivery.number) is not delivery:
             return False
         del self.held[delivery.number]

@@ -72,7 +72,7 @@ class Proofs:
             self._groups.told(consumer_key(peer.client_id, group), Reading.CONCURRENT)
 
     def left(self, peer: Peer, group: str) -> None:
-        """A client of the connection left the group: another one has to show it anew."""
+        """A client of the connection left the group: the next one has to be proven again."""
         seen = self._seen.get(peer)
         if seen is not None:
             seen.proven.discard(group)

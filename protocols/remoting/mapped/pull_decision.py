@@ -55,7 +55,7 @@ class Deciding:
         return self._groups.is_mapped(group) and self.members(peer, group)
 
     def serves(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
-        """Whether this very pull is mapped; it may be the one that shows that its group can be."""
+        """Whether this pull is mapped; it may be the one that proves that its group can be."""
         peer = request.peer
         if not self._groups.may_map(group) or not self.members(peer, group):
             return False
@@ -72,12 +72,12 @@ class Deciding:
         return await self._beginnings.begun_before(request.peer, request.context, asked)
 
     def asks_position(self, peer: Peer, key: QueueKey) -> None:
-        """A client asks where its group is on a queue, and goes on from what it is told."""
+        """A client asks for its group's position on a queue, and continues from the response."""
         self.proofs.asks_position(peer, key)
         self.resets.arrived(peer, key)
 
     def told_position(self, peer: Peer, key: QueueKey, offset: int | None, *, clean: bool = False) -> None:
-        """It was told, None: that there is none. `clean`: it asked, before it reads the queue."""
+        """A client got its position; None: there is none. `clean`: it asked, before it reads the queue."""
         if self._groups.may_map(key.group):
             self.seeks.told(peer, key, offset, clean=clean)
 
@@ -89,9 +89,9 @@ class Deciding:
     async def keep_position(self, request: Request, key: QueueKey, offset: int) -> None:
         """Set a group to a position that a client commits. Raises as `MessagingProcessor.commit`.
 
-        A member may not have heard of a reset, which was made through another gateway: it is sent there.
-        One that has connected anew may be a member before its first heartbeat: its position is not kept
-        then, and it hears of the reset when it commits next.
+        A member may not know of a reset through another gateway: it is sent to the new position.
+        A client that has reconnected may be a member before its first heartbeat: its position is not stored
+        then, and it learns of the reset when it commits next.
         """
         peer, context = request.peer, request.context
         if not self.members(peer, key.group):
@@ -153,10 +153,10 @@ class Deciding:
         )
 
     async def seek(self, request: Request, key: QueueKey, offset: int) -> None:
-        """A member sets a position by itself: it needs true pull from then on, as one that locks.
+        """A member sets a position itself: it needs true pull from then on, like one that locks.
 
-        The nearest offset of the queue is the group's when this is over, and the group is on true pull. What
-        the other members commit until they go there, too, is where they were before.
+        Afterwards the nearest offset of the queue is the group's position, and the group is on true pull.
+        Commits of other members are discarded until they have moved there, too.
         Raises as `MessagingProcessor.commit`.
         """
         peer, group, context = request.peer, key.group, request.context

@@ -57,7 +57,7 @@ class _Known:
 
 
 class Resets:
-    """What members were told, by connection and queue, and the resets that are under way."""
+    """Positions that members were sent to, by connection and queue, and resets in progress."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -114,11 +114,11 @@ class Resets:
 
     @property
     def idle(self) -> bool:
-        """Whether no member is sent anywhere, so that nobody needs to ask."""
+        """Whether no member has been sent to another position, so that checks can be skipped."""
         return not self._told
 
     def sent(self, peer: Peer, key: QueueKey, offset: int, *, heard: bool = True) -> None:
-        """A member is to continue at an offset. `heard`: it was told so, and obeys soon if it ever does."""
+        """A member is to continue at an offset. `heard`: the notice was written, so it should obey soon."""
         known = self._known(peer)
         if known is None:
             return

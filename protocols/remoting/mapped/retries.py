@@ -133,5 +133,5 @@ class Retries:
 
 
 def reads_apart(processor: MessagingProcessor, key: QueueKey) -> bool:
-    """Whether a queue is one of those that are read so."""
+    """Whether a queue is read in this way."""
     return not processor.classic.pops_group_retries and key.topic == retry_topic(key.group)

@@ -31,8 +31,8 @@ _MOST: Final = 16_384
 class _Seen:
     """What a client knows of a queue. `at`: since when, in loop seconds.
 
-    `told`: the last position it was told. `numbered`: it has committed a number since. `clean`: it knows
-    nothing real but that. `searched`: what it found by time since then, and when.
+    `told`: the last position that it received. `numbered`: it has committed a number since. `clean`: it knows
+    no other real position. `searched`: the offset that it looked up by time since then, and when.
     """
 
     told: int | None
@@ -53,7 +53,7 @@ class Seeks:
         return f"<Seeks connections {len(self._seen)}>"
 
     def told(self, peer: Peer, key: QueueKey, offset: int | None, *, clean: bool) -> None:
-        """A client was told its position, or that there is none. `clean`: it asked, and knows no other."""
+        """A client received its position, or that there is none. `clean`: it asked, and knows no other."""
         known = self._seen.get(peer)
         if known is None:
             known = self._seen[peer] = {}
@@ -63,9 +63,9 @@ class Seeks:
         known[key] = _Seen(offset, self._clock.monotonic(), clean and offset is not None)
 
     def searched(self, peer: Peer, topic: str, broker: str, queue_id: int, offset: int) -> None:
-        """A client was told an offset by time.
+        """A client received an offset by time.
 
-        One that begins somewhere by time asks so, too, where its group has no position: that is none it sets.
+        A client that starts by time asks in the same way, where its group has no position: that is no seek.
         """
         for key, seen in self._seen.get(peer, {}).items():
             if key[1:] == (topic, broker, queue_id) and (seen.told is not None or seen.numbered):
@@ -84,7 +84,7 @@ class Seeks:
             seen.numbered = True
 
     def sets(self, peer: Peer, key: QueueKey, offset: int) -> bool:
-        """Whether a real position that a client commits is one that it set."""
+        """Whether a client that commits a real position has set it by itself."""
         seen = self._seen.get(peer, {}).get(key)
         if seen is None or offset < 0 or (offset == seen.told and not seen.numbered):
             return False

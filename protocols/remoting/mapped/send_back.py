@@ -20,7 +20,7 @@ _FIRST_LEVEL: Final = 3
 
 
 class Returning:
-    """Serves what is sent back, of what is held."""
+    """Serves requests to send back held messages."""
 
     def __init__(self, house: DoorHouse, index: PlaceIndex, ending: Ending) -> None:
         self._processor = house.processor
@@ -29,7 +29,7 @@ class Returning:
         self._ending = ending
 
     async def send_back(self, request: Request, back: SendBack, mine: ConnectionHoldings | None) -> bool:
-        """As `consuming.Mapped.send_back`; what is held by the own connection sooner than others."""
+        """As `handler.Mapped.send_back`; messages of the own connection take precedence."""
         context = request.context
         place = back.group, back.broker, back.commit_offset
         if self._index.find(*place, mine) is None:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ending:
-    """Acknowledges and gives back what clients hold no longer."""
+    """Acknowledges and returns messages that clients no longer hold."""
 
     def __init__(self, processor: MessagingProcessor, clock: Clock, index: PlaceIndex) -> None:
         self._processor = processor
@@ -85,7 +85,7 @@ class Ending:
             await over
 
     async def all_told(self) -> None:
-        """Wait until all that is over now was told to the broker, as far as it could be."""
+        """Wait until everything settled so far has been sent to the broker, as far as possible."""
         await asyncio.sleep(0)  # what is over in this turn is told in the next
         await asyncio.sleep(0)
         if self._tasks:

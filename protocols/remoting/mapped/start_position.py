@@ -38,8 +38,8 @@ class Beginnings:
         return f"<Beginnings {len(self._under_way)}>"
 
     async def begun_before(self, peer: Peer, context: Context, asked: Pull) -> bool:
-        """As `begun`, asked before every true pull: once its group is mapped others would begin where they
-        ask, and skip what this client has not finished, and what came since."""
+        """As `begun`, called before every true pull: once the group is mapped, others would start where they
+        ask, and skip what this client has not finished, and newer messages."""
         key = asked.group or "", asked.topic, asked.broker, asked.queue_id
         known = self._known.get(peer)
         if known is None:
@@ -57,7 +57,7 @@ class Beginnings:
         self._known.pop(peer, None)
 
     async def begun(self, context: Context, asked: Pull) -> bool:
-        """Have the group begin on the queue; False: somebody else is about to, for very long.
+        """Set the group's start position on the queue; False: another client holds the lease for very long.
 
         Raises what `MessagingProcessor.committed` and `commit` raise.
         """

@@ -121,9 +121,9 @@ class Members:
                 peer.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     async def consumers(self, request: Request) -> Command:
-        """Of all doors and replicas. Whoever asks shares the queues of a topic with those in the list.
+        """Of all doors and replicas. A client shares the queues of a topic with those in the list.
 
-        The members of a mapped group share messages: each is told of itself alone, and reads all queues.
+        Members of a mapped group share messages: each gets only itself, and reads all queues.
         """
         group = text(request.fields, "consumerGroup")
         mapping = self._processor.mapped_groups
@@ -167,7 +167,7 @@ class Members:
         return []
 
     async def producer_connections(self, request: Request) -> Command:
-        """Those of this replica, and those that other replicas or the brokers of a cluster know.
+        """Producers of this replica, and those that other replicas or the brokers of a cluster report.
 
         Over gRPC the group of a producer is its topic.
         """
@@ -182,7 +182,7 @@ class Members:
         return request.answer(body=encode_producer_connections(tuple(connections)))
 
     async def reset(self, request: Request) -> Command:
-        """Set a group to a time, and tell its classic members, whose own positions would come back else.
+        """Set a group to a time, and notify its classic members, which would otherwise commit the old one.
 
         `timestamp` -1 is the end. Without `isForce` no queue is set forwards. `queueId` and `offset`
         name one queue of a broker, and its position.
@@ -249,9 +249,9 @@ class Members:
 
     @contextlib.asynccontextmanager
     async def resetting(self, reset: Reset) -> AsyncIterator[None]:
-        """The processor's listener: resets come by other listeners and other ways, too.
+        """The processor's listener: resets are made through other doors and interfaces, too.
 
-        The clients of this listener are told; those of others are told there.
+        Notifies the clients of this door; other doors notify theirs.
         """
         context, group, topic = reset.context, reset.group, reset.topic
         async with self._mapped.resetting(group, topic, reset.queues):
@@ -264,7 +264,7 @@ class Members:
                     await self._tell_positions(context, group, topic, offsets, peers)
 
     def _gather(self, context: Context, peer: Peer, key: QueueKey, offset: int) -> None:
-        """A client rests for 10 s for each time that it is told, and commits all its queues at once."""
+        """Collect queues, because a client pauses for 10 s per notice, and commits all queues at once."""
         place = peer, key.group, key.topic
         if place not in self._late:
             self._late[place] = {}
@@ -293,7 +293,7 @@ class Members:
         task.add_done_callback(self._telling.discard)
 
     def _rests(self, peer: Peer) -> None:
-        """It is told of a reset now."""
+        """A reset notice is being sent to it now."""
         known = peer in self._resting
         self._resting[peer] = self._clock.monotonic() + RESTS_S
         if not known:
@@ -341,7 +341,7 @@ def _offsets_of(topic: str, queues: Iterable[Queue], was_set: QueueOffsets) -> d
 
 
 def _by_id(connections: Iterable[Connection]) -> list[Connection]:
-    """So that all replicas tell them in one order."""
+    """Sorted, so that all replicas return the same order."""
     return sorted(connections, key=lambda connection: connection.client_id)
 
 

@@ -98,7 +98,7 @@ class Neighbours:
         return await self._asking.consume_here(client, message)
 
     async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
-        """As the clients say them: numbers of mapped groups are made out for who asks, by its own gateway."""
+        """As the clients report them; the gateway that asks translates numbers of mapped groups."""
         topic, group = text(fields, "topic"), text(fields, "group")
         positions = await self._asking.positions_here(Context(), topic, group, fields.get("clientAddr", ""))
         if positions is None:

@@ -226,7 +226,7 @@ class SendHandler:
         return queue.broker, queue.queue_id
 
     async def _name_cluster(self, context: Context, message: Message) -> None:
-        """A request message tells to which cluster the answer goes. Source: protocol facts 7.6, 7.8 (8)."""
+        """Add the cluster for the reply to a request message. Source: protocol facts 7.6, 7.8 (8)."""
         block = message.properties
         if find_property(block, _CORRELATION_ID) is None or find_property(block, _REPLY_TO) is None:
             return
@@ -237,7 +237,7 @@ class SendHandler:
 
 
 def _checked(topic: str) -> str:
-    """Raises Refused: no name of a topic, or of one that clients do not write to."""
+    """Raises Refused: an invalid topic name, or a topic that clients may not write to."""
     if is_system_topic(topic):
         if not topic.startswith(_TRACES):
             raise Refused(
@@ -290,7 +290,7 @@ def _refusing_bad_requests() -> Iterator[None]:
 
 
 def _ids_at(origin: Origin, broker: str, names: Sequence[str], count: int) -> list[str]:
-    """Offset message ids of a broker's own, as clients are told them."""
+    """Offset message ids of stored messages, as clients see them."""
     if len(names) != count or not all(map(_ID.fullmatch, names)):
         return [origin.message_id(broker, _NOWHERE)] * count
     address = pack_host(origin.host).hex().upper()

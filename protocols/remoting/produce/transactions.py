@@ -74,11 +74,11 @@ class TransactionHandler:
 
 
 def ask_producer(peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
-    """Ask a client what became of a half message; False when it cannot be asked now.
+    """Send a client the check of a half message; False when that is not possible now.
 
     It finds its producer by the property PGROUP of the message, and copies `bname` into its answer where
-    it knows it. Producers of other doors have no place to name in offsets, so those checks are theirs.
-    `origin`: where the client is told that the half message lies.
+    it knows it. Producers of other doors do not use offsets, so their doors send those checks.
+    `origin`: the place of the half message as the client sees it.
     """
     place, message = check.place, check.message
     if place is None or not check.producer_group:

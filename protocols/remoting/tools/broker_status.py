@@ -79,9 +79,9 @@ class BrokerStatusHandler:
     # -- the broker ---------------------------------------------------------------------------
 
     async def runtime(self, request: Request) -> Command:
-        """What tools show of a broker; what is not known here is left out. Nothing queues for a thread.
+        """The figures that tools show of a broker; unknown ones are left out. No thread pools have queues.
 
-        Before a cluster it is what its brokers tell, of several the mean, since a tool adds them up.
+        Before a cluster these are the brokers' figures, of several the mean, since a tool adds them up.
         """
         brokers = await self._brokers.known(request.context)  # who may not look at brokers is refused
         now_ms = self._clock.now_ms()
@@ -102,9 +102,9 @@ class BrokerStatusHandler:
         return request.answer(body=encode_kv_table(figures))
 
     async def config(self, request: Request) -> Command:
-        """The settings that a RocketMQ has, too, by its names for them; all are in the gateway's own file.
+        """Settings that RocketMQ has too, by its names; the gateway's own file has all.
 
-        Before a cluster those that its brokers have alike, with the gateway's address for theirs.
+        Before a cluster those that are the same for all brokers, with the gateway's address for theirs.
         """
         context, limits = request.context, self._processor.limits
         brokers = await self._brokers.known(context)
@@ -151,7 +151,7 @@ class BrokerStatusHandler:
     # -- topics and groups --------------------------------------------------------------------
 
     async def topics_by_cluster(self, request: Request) -> Command:
-        """Every topic is in every cluster that there is: a gateway stands before one."""
+        """Every topic is in every listed cluster: a gateway is in front of one."""
         cluster = text(request.fields, "cluster")
         if all(cluster != broker.cluster for broker in await self._brokers.known(request.context)):
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"there is no cluster {shown(cluster)}")
@@ -159,7 +159,7 @@ class BrokerStatusHandler:
         return request.answer(body=TopicList(names).encode())
 
     async def system_topics(self, request: Request) -> Command:
-        """Those that stand for brokers and clusters among them, as name servers list them."""
+        """Includes the topics named after brokers and clusters, as name servers list them."""
         context = request.context
         brokers = await self._brokers.known(context)
         pseudo = [
@@ -189,7 +189,7 @@ class BrokerStatusHandler:
         return request.answer(body=TopicList(topics, self._house.address(context)).encode())
 
     async def standings(self, request: Request) -> Command:
-        """Where every group stands on all that it reads; with `isOrder` on topics of ordered messages."""
+        """The positions of every group on all its topics; with `isOrder` on topics of ordered messages."""
         context, broker = request.context, request.fields.get("bname", "")
         ordered = flag(request.fields, "isOrder")
         left = in_flight = 0
@@ -242,7 +242,7 @@ class BrokerStatusHandler:
     # -- queues -------------------------------------------------------------------------------
 
     async def index(self, request: Request) -> Command:
-        """Entries of a queue from an offset on, as the messages themselves tell them."""
+        """Entries of a queue from an offset on, derived from the messages."""
         context, fields = request.context, request.fields
         topic, broker, queue_id = await self._places.queue_in(request)
         start = long_number(fields, "index")

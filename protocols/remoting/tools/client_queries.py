@@ -142,7 +142,7 @@ class ClientQueryHandler:
         return BrokerAnswer(ResponseCode.SUCCESS, body=info.encode())
 
     async def consume(self, request: Request) -> Command:
-        """The message is looked up by its id, in the topic that is named, or those that the client reads."""
+        """The message is looked up by its id, in the given topic, or in those that the client reads."""
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
         self._processor.command_relay.admit(request.context, request.command.code, group=group)
@@ -175,7 +175,7 @@ class ClientQueryHandler:
         return BrokerAnswer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
 
     async def positions(self, request: Request) -> Command:
-        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names.
+        """The positions of each classic member of a group in a topic, or of the one in `clientAddr`.
 
         Of all gateways that share the broker, where any do.
         """
@@ -205,9 +205,9 @@ class ClientQueryHandler:
     async def positions_here(
         self, context: Context, topic: str, group: str, client_id: str
     ) -> dict[str, Mapping[MessageQueue, int]] | None:
-        """Where classic members that are connected to this replica say that they stand, by their ids.
+        """The positions that classic members connected to this replica report, by client id.
 
-        By real queues, also of those that know queues by other numbers.
+        By real queues, also for members that know queues by virtual numbers.
 
         `client_id`: this one alone, unless it is empty. None when there is no such member.
         """
@@ -241,7 +241,7 @@ class ClientQueryHandler:
     # -- inside -------------------------------------------------------------------------------
 
     async def _position(self, request: Request, group: str, queue: MessageQueue, at: int) -> int:
-        """Where a client stands; for a number that it got of a mapped group, where that group is."""
+        """A client's position; for a number of a mapped group, the position of the group."""
         if not is_virtual(at):
             return at
         place = queue.topic, queue.broker, queue.queue_id

@@ -77,7 +77,7 @@ class ConfigHandler:
         return request.answer()
 
     async def put_topics(self, request: Request) -> Command:
-        """One after the other; what was done before a refusal stays done."""
+        """One after the other; topics before a refused one stay created."""
         for config in _read(decode_topic_list, request.command.body):
             await self._put_topic(request.context, fields_of(config))
         return request.answer()
@@ -185,7 +185,7 @@ class ConfigHandler:
         )
 
     async def consume_stats(self, request: Request) -> Command:
-        """Where a group stands on a topic, or on all that it read, its own retries among them."""
+        """The positions of a group on a topic, or on all its topics, including its retries."""
         group, context = text(request.fields, "consumerGroup"), request.context
         topic, broker = request.fields.get("topic", ""), request.fields.get("bname", "")
         wanted = [topic] if topic else await self._processor.metadata.topics_of(context, group)
@@ -206,7 +206,7 @@ class ConfigHandler:
     # -- inside -------------------------------------------------------------------------------
 
     def _data_version(self) -> DataVersion:
-        """Always a new one: nobody here counts changes."""
+        """Always a new version, because changes are not counted here."""
         return DataVersion(1, self._clock.now_ms())
 
 

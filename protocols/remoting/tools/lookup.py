@@ -72,7 +72,7 @@ class LookupHandler:
         )
 
     async def view(self, request: Request) -> Command:
-        """By the place alone: whoever asks has taken it out of an id, and the broker's address with it."""
+        """By the place alone: the client has taken it from an id, which also has the broker's address."""
         fields, context = request.fields, request.context
         offset = long_number(fields, "offset")
         topic = fields.get("topic", "")

@@ -123,7 +123,7 @@ BEFORE_A_CLUSTER: Final[Mapping[int, str]] = {
 
 
 class RefusedCodes:
-    """Serves what is served nowhere."""
+    """Answers requests that no gateway serves with the reason."""
 
     def __init__(self, house: DoorHouse) -> None:
         self._relaying = house.processor.command_relay

@@ -56,7 +56,7 @@ class BrokersBehind:
 
     @property
     def there(self) -> bool:
-        """Whether there are any. Everything below is for where there are, but what is about clients."""
+        """Whether there are any. All methods below need brokers, except those about clients."""
         return self._relaying.available
 
     @property
@@ -71,7 +71,7 @@ class BrokersBehind:
         )
 
     async def settings(self, context: Context, broker: str = "") -> dict[str, str]:
-        """Those that all brokers have alike; none is told that may be secret. Raises as `figures`."""
+        """Settings that are the same for all brokers, without possible secrets. Raises as `figures`."""
         by_broker = await self._told(context, RequestCode.GET_BROKER_CONFIG, {}, settings_in, broker=broker)
         return alike(by_broker.values())
 
@@ -93,12 +93,12 @@ class BrokersBehind:
                 raise _refused(name, answer)
 
     async def producers(self, context: Context) -> list[Producers]:
-        """As each broker tells them. Raises as `figures`."""
+        """As each broker reports them. Raises as `figures`."""
         by_broker = await self._told(context, RequestCode.GET_ALL_PRODUCER_INFO, {}, decode_producers)
         return list(by_broker.values())
 
     async def producers_in(self, context: Context, group: str) -> list[tuple[Connection, ...]]:
-        """Those of a group, as each broker tells them; nothing where none knows any."""
+        """Producers of a group, as each broker reports them; empty where none knows any."""
         # All that a broker says then, in words; a gateway has a code for it.
         nothing = _NOT_ONLINE | {int(ResponseCode.SYSTEM_ERROR)}
         by_broker = await self._told(
@@ -125,7 +125,7 @@ class BrokersBehind:
     async def positions_in(
         self, context: Context, fields: Mapping[str, str], group: str
     ) -> list[dict[str, dict[MessageQueue, int]]]:
-        """Where classic members of a group stand, as each gateway tells it. Raises as `figures`."""
+        """Positions of a group's classic members, as each gateway reports them. Raises as `figures`."""
         by_broker = await self._told(
             context,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
@@ -139,10 +139,10 @@ class BrokersBehind:
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""
     ) -> BrokerAnswer | None:
-        """What a client says that is connected elsewhere: the first answer with success; else None.
+        """The answer of a client that is connected elsewhere: the first one with success; else None.
 
-        `broker`: the one to ask; else one after the other, since a client is connected to all of them. Of
-        gateways one has the client: what it refuses is told, too. Raises as `figures`.
+        `broker`: the one to ask; else one after the other, since a client is connected to all of them. Only
+        one gateway has the client: its refusal is returned, too. Raises as `figures`.
         """
         if not self._relaying.available:
             relayed = await self._relaying.relay(context, code, fields, group=group)
@@ -177,10 +177,10 @@ class BrokersBehind:
         group: str = "",
         nothing: Collection[int] = _NONE,
     ) -> dict[str, Told]:
-        """What brokers told, by their names. With none: what the first said, unless that is in `nothing`.
+        """Results by broker name. Without any, raises the first failure, unless its code is in `nothing`.
 
-        Brokers know the same clients; of gateways each has its own, and one that failed may have those that
-        are asked for.
+        Brokers know the same clients; each gateway has its own, and one that failed may have the requested
+        ones.
         """
         relayed = await self._relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
         by_broker: dict[str, Told] = {}

@@ -71,7 +71,7 @@ class Translating:
         }
 
     def serves(self, command: Command) -> bool:
-        """Whether a request is of a client that names no broker, or the one that stands for all."""
+        """Whether a request comes from a client that names no broker, or only the common one."""
         if command.code not in self._methods or not self.views.are_needed:
             return False
         named = command.fields.get("bname") or command.fields.get("n")
@@ -138,7 +138,7 @@ class Translating:
         return answer
 
     async def _made(self, context: Context, topic: str, wanted: int) -> View | None:
-        """The view of a topic, which is made on first use; None: the room says what is wrong with it."""
+        """The view of a topic, created on first use; None: the handler reports the error."""
         try:
             return await self.views.of(context, topic, number=wanted)
         except TopicNotFound:
@@ -236,7 +236,7 @@ class Translating:
     # -- places in logs -----------------------------------------------------------------------------
 
     async def _at_place(self, request: Request, handler: Handler) -> Command | None:
-        """A request that names a place in a log by the number that its client was told."""
+        """Translate a request that names a place in a log by its marked number."""
         marks = await self.views.marks(request.context)
         if marks.are_needed:
             field = "commitLogOffset" if request.command.code == RequestCode.END_TRANSACTION else "offset"
@@ -284,7 +284,7 @@ class Translating:
         return await handler(request)
 
     async def _tells(self, request: Request, brokers: Sequence[str]) -> None:
-        """Have messages told by the numbers of their queues; those of their brokers must be known, too."""
+        """Return messages with the numbers of their queues; the brokers' numbers must be known, too."""
         marks = await self.views.marks(request.context, brokers)
         if not marks.are_needed:
             return
@@ -313,7 +313,7 @@ class Translating:
     async def positions(
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
-        """Positions of a group as such clients know the queues; only those that have a number."""
+        """Positions of a group with the queue numbers of such clients; only queues that have a number."""
         view = await self._known(context, topic)
         if view is None:
             return {}
@@ -329,7 +329,7 @@ class Translating:
     async def meant(
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
-        """The opposite of `positions`: those that such a client reports, by the queues that they are of."""
+        """The inverse of `positions`: positions that such a client reports, by real queues."""
         view = await self._known(context, topic)
         if view is None:
             return {}
@@ -353,7 +353,7 @@ class Translating:
 
 
 def _together(queues: Sequence[QueueData]) -> QueueData:
-    """Of a topic that is not there yet: as many queues as it may get."""
+    """The queues of a topic that does not exist yet: as many as it may get."""
     permission = 0
     for data in queues:
         permission |= data.perm
@@ -362,5 +362,5 @@ def _together(queues: Sequence[QueueData]) -> QueueData:
 
 
 def _say(request: Request, fields: Mapping[str, str]) -> None:
-    """In place: who is told that its answer was never written is told by this request."""
+    """In place, because this request is notified if its response is never written."""
     request.command = replace(request.command, fields={**request.fields, **fields})

@@ -26,7 +26,7 @@ _MOST: Final = 16_384
 
 
 class View:
-    """A topic: the numbers of its queues, those that are gone among them, and the queues that are there."""
+    """A topic: the numbers of its queues, including removed ones, and the existing queues."""
 
     __slots__ = ("_there", "_writable", "due", "looked_at", "numbers", "queues")
 
@@ -51,7 +51,7 @@ class View:
         return not self.numbers.are_plain
 
     def queue_of(self, number: int) -> Numbered | None:
-        """Also of one that is gone."""
+        """Also for a removed queue."""
         return self.numbers.queue_of(number)
 
     def readable(self, number: int) -> Numbered | None:
