@@ -121,7 +121,7 @@ class RetryReclaimer(ReclaimsRetries):
     async def _move(
         self, context: Context, config: GroupConfig, topic: str, name: str, messages: Sequence[StoredMessage]
     ) -> int:
-        """Store copies, then acknowledge; what is not stored for sure comes back when its time is over."""
+        """Store copies, then acknowledge; others are redelivered when their invisible time expires."""
         group = config.name
         broker = await self._place_in_retries(group, messages[0].broker)
         stored: list[str] = []
@@ -167,11 +167,11 @@ class RetryReclaimer(ReclaimsRetries):
         return broker if there and not route.mappings else ""
 
     async def _store(self, context: Context, copy: Message, looked_at: set[str]) -> bool:
-        """Store a copy; False when the broker made it a dead letter, as it would the others.
+        """Store a copy; False when the broker made it a dead letter, as it would do with the others.
 
-        It takes what is sent to the retries of a group that holds locks, and so reads in order, for what
-        a consumer gave up. `looked_at`: brokers that are known not to do that now. Raises what the send
-        fails with.
+        A broker treats a send to the retry topic of a group with locks, which reads in order, as a message
+        that a consumer gave up. `looked_at`: brokers that do not do that now. Raises the failure of the
+        send.
         """
         (result,) = await self._sender.send(context, [copy])
         if isinstance(result, GatewayError):
@@ -185,10 +185,10 @@ class RetryReclaimer(ReclaimsRetries):
         return True
 
     async def _have_copied(self, context: Context, group: str, message: StoredMessage) -> None:
-        """Let the broker make the copy, as of a message that was pulled and is sent back.
+        """Let the broker create the copy, as for a message that was pulled and is sent back.
 
-        It counts once more, and the copy says that it came from the topic for retries of pops: who
-        pulls it through a gateway is told the topic behind that (`brokers.remote.read.origins`).
+        That counts as an attempt, and the copy names the pop retry topic as its origin: clients
+        of a gateway see the original topic (`brokers.remote.read.origins`).
         """
         await self._send_backs.send_back(
             context,

@@ -86,9 +86,9 @@ class BrokerClient:
         *,
         timeout_s: float,
     ) -> None:
-        """As `call` for who does not wait: `told` gets the answer, or what `call` would raise, maybe at once.
+        """As `call`, with a callback: `told` gets the response, or the exception of `call`, maybe at once.
 
-        There is a task only where the broker is to be found first, or asks its clients to go away.
+        A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """
         routes = self._routes
 

@@ -88,10 +88,10 @@ class ClusterAccess:
         timeout_s: float | None = None,
         also: Iterable[int] = NO_SUCCESS,
     ) -> Command:
-        """The answer of the broker that has the queue, with SUCCESS or a code in `also`; else raises.
+        """The response of the broker that has the queue, with SUCCESS or a code in `also`; else raises.
 
-        A broker that says that it does not have it is believed once: the route is asked for anew. What
-        only reads is asked of a slave when the master cannot be reached.
+        If a broker answers that it does not have the queue, the route is requested again, once. Reads
+        go to a slave when the master cannot be reached.
         """
         asked = await self._ask_broker_of(context, place, code, fields, reading=reading, timeout_s=timeout_s)
         if asked.code in _MOVED:
@@ -159,7 +159,7 @@ class ClusterAccess:
     async def within(
         self, seconds: float, asking: Coroutine[Any, Any, Read] | asyncio.Future[Read]
     ) -> Read | None:
-        """What it comes to; None when it is not done in so many seconds: then it is given up."""
+        """The result; None when it is not done within so many seconds: then it is cancelled."""
         task = asyncio.ensure_future(asking)
         over = False
 

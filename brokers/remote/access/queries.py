@@ -47,7 +47,7 @@ async def of_each(
 
 
 def worst(failures: Mapping[str, GatewayError]) -> GatewayError:
-    """The failure to tell of several: one that says something about the request before 'not reached'."""
+    """The failure to report out of several: one about the request itself before 'not reached'."""
     errors = list(failures.values())
     return next(
         (error for error in errors if not isinstance(error, (BrokerUnavailable, BrokerTimeout))), errors[0]

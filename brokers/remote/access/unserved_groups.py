@@ -18,7 +18,7 @@ _FRESH_S = 300.0
 
 
 class UnservedGroups:
-    """By group and broker, why; soft and bounded: the next pop tells it again."""
+    """Reasons by group and broker; soft state, bounded: the next pop reports it again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class UnservedGroups:
         return f"<UnservedGroups {len(self._told)}>"
 
     def now(self) -> Mapping[tuple[str, str], str]:
-        """(group, broker) to the broker's words, of those that asked lately."""
+        """(group, broker) to the broker's remark, for groups that popped recently."""
         oldest = self._clock.monotonic() - _FRESH_S
         self._told = {key: entry for key, entry in self._told.items() if entry[0] >= oldest}
         return {key: why for key, (_, why) in self._told.items()}

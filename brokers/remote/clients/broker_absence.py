@@ -59,7 +59,7 @@ class BrokerAbsence:
         return 0.0 if self._since is None else self._clock.monotonic() - self._since
 
     def missing(self) -> str:
-        """What is not there; empty while a broker answers, or while it is not for long enough to be told."""
+        """What is missing; empty while a broker responds, or while the absence is too short to report."""
         away_s = self.away_s()
         return f"no broker can be reached for {away_s:.0f} s: {self._troubles()}" if away_s >= AWAY_S else ""
 

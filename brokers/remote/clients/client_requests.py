@@ -125,12 +125,12 @@ class ClientRequests:
         return request.answer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
 
     def _members_changed(self, address: str, link: int, request: Command) -> None:
-        """A group has other members now: consumers that have queues of their own share them anew."""
+        """The members of a group changed: consumers with queues of their own rebalance."""
         self.on_members(request.fields.get("consumerGroup", ""))
 
 
 def _nobody_counts(_group: str) -> None:
-    """Until somebody wants to know who is in a group."""
+    """The default listener: ignores changes of members."""
 
 
 def _unknown(request: Command) -> Command:

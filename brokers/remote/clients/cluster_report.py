@@ -131,7 +131,7 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
     # -- inside -------------------------------------------------------------------------------
 
     def _servers(self) -> Sequence[str]:
-        """Those that are known by address, then those whose names stand for none."""
+        """Servers with known addresses, then those whose names resolve to none."""
         return (*self._routes.servers.addresses, *self._routes.servers.nameless)
 
     async def _name_server(self, address: str, *, first: bool) -> NameServerView:
@@ -188,7 +188,7 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
         return BrokerView(**view)
 
     async def _counted(self, address: str, version: int) -> dict[str, Any]:
-        """What a broker counts, and its clock. With many topics it takes seconds to say so."""
+        """A broker's counters and its clock. With many topics the response takes seconds."""
         began = self._clock.monotonic()
         answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, self._settings.slow_s)
         took_ms, now_ms = (self._clock.monotonic() - began) * 1000, self._clock.now_ms()

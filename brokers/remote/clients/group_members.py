@@ -33,7 +33,7 @@ class GroupMembers(TellsConsumers):
         self._registration = registration
 
     async def consumers(self, group: str) -> list[str]:
-        """Of each cluster one broker is asked, another one when it does not answer: clients tell them all."""
+        """Ask one broker of each cluster, and another one if it fails: clients register at all of them."""
         if not could_be_a_name(group):
             return []
         clusters = await self._clusters()
@@ -43,9 +43,9 @@ class GroupMembers(TellsConsumers):
         return sorted({client_id for ids in by_cluster.values() for client_id in ids})
 
     async def members(self, group: str) -> list[GroupMember]:
-        """All brokers are asked, one that answers in each cluster is enough.
+        """Ask all brokers; one response from each cluster is enough.
 
-        A client that is connected to the brokers themselves tells those at first that have its topic.
+        A client that is connected to the brokers directly registers first at those that have its topic.
         """
         if not could_be_a_name(group):
             return []

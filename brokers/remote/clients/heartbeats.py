@@ -49,10 +49,10 @@ _GROUPS_OF_ONE = 100
 
 
 def speaker_of(client: ConnectedClient) -> Speaker:
-    """A client's language and version as a header can carry them; an unknown version is told as our own.
+    """A client's language and version as a header can carry them; an unknown version is sent as our own.
 
-    The version of a consumer whose group may be mapped says how it reads: brokers tell it to all who ask
-    for a group's connections, and other gateways ask (`reading_in`).
+    The version of a consumer whose group may be mapped says how it reads: brokers return it with a group's
+    connections, which other gateways request (`reading_in`).
     """
     language = client.language.upper()
     language = _LANGUAGE_NAMES.get(language, language)
@@ -69,7 +69,7 @@ def speaker_of(client: ConnectedClient) -> Speaker:
 
 
 def reading_in(version: int) -> Reading | None:
-    """How the client of a gateway reads, by the version that its broker tells; None: it is no such client."""
+    """How a gateway's client reads, by the version that its broker returns; None: no gateway's client."""
     place = version - MEMBER_VERSION
     return _READINGS[place] if 0 <= place < len(_READINGS) else None
 
@@ -82,7 +82,7 @@ def memberships_of(client: ConnectedClient) -> list[Membership]:
 
 
 def heartbeats_of(client: ConnectedClient, memberships: Iterable[Membership], since_ms: int) -> list[bytes]:
-    """The bodies that tell of a client as a member of these groups. `since_ms`: when it told its filters."""
+    """Heartbeat bodies of a client as a member of these groups. `since_ms`: when it sent its filters."""
     producers = [membership.group for membership in memberships if membership.role is Role.PRODUCER]
     if client.group:
         consumer = ConsumerData(

@@ -27,7 +27,7 @@ class Membership(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """`seats`: who sits there; None: it was left, and brokers are being told. `merged`: in their order."""
+    """`seats`: the client of each; None: it left, and brokers are being notified. `merged`: in order."""
 
     seats: dict[int, str | None] = field(default_factory=dict)
     merged: dict[str, None] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class LinkSlots:
         return f"<LinkSlots of {len(self._groups)} groups, merged {self.merged}>"
 
     def __contains__(self, membership: Membership) -> bool:
-        """Whether the group has a client here, and not only one that is going."""
+        """Whether the group has a client here that is not leaving."""
         group = self._groups.get(membership)
         return group is not None and (bool(group.merged) or any(group.seats.values()))
 
     def highest(self) -> int:
-        """The highest seat that somebody has; -1 when there is none."""
+        """The highest occupied seat; -1 when there is none."""
         return max((max(group.seats) for group in self._groups.values() if group.seats), default=-1)
 
     def take(self, membership: Membership, client_id: str) -> int | None:
@@ -65,7 +65,7 @@ class LinkSlots:
         return None
 
     def leave(self, membership: Membership, client_id: str, seat: int | None) -> None:
-        """The client goes. Its seat is free when brokers were told: `vacated`."""
+        """The client leaves. Its seat is free when brokers have been notified: `vacated`."""
         group = self._groups[membership]
         if seat is not None:
             group.seats[seat] = None

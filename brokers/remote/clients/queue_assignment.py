@@ -31,7 +31,7 @@ class QueueAssignment(AssignsQueues):
     async def assigned(
         self, context: Context, topic: str, group: str, client_id: str, strategy: str, *, broadcast: bool
     ) -> list[AssignedQueue]:
-        """Any broker of the topic tells for all of them."""
+        """Any broker of the topic answers for all of them."""
         route = await self._routes.of(topic)
         masters = [data.name for data in route.brokers if data.master is not None]
         if not masters:

@@ -41,7 +41,7 @@ _AT_A_TIME = 64
 
 @dataclass(slots=True)
 class _Known:
-    """A client. `bodies`: its heartbeats by link. `told`: the addresses that were told of it."""
+    """A client. `bodies`: its heartbeats by link. `told`: the addresses at which it is registered."""
 
     client: ConnectedClient
     speaker: Speaker
@@ -95,7 +95,7 @@ class ClientRegistry:
         self._timer = self._clock.call_later(_TICK_S, self._tick)
 
     async def stop(self) -> None:
-        """Brokers forget whose connection is closed: nobody needs to be told one by one."""
+        """Brokers remove the clients of a closed connection: no client has to be unregistered."""
         if self._timer is not None:
             self._timer.cancel()
         if self._worker is not None:
@@ -153,7 +153,7 @@ class ClientRegistry:
         return (known.client, known.since_ms) if known is not None else None
 
     def expect_checks(self, topic: str, producer_group: str) -> None:
-        """A half message goes out: brokers must know somebody to ask, even if no client has told so."""
+        """A half message is sent: register its producer group at brokers, even without a known client."""
         key = (topic, producer_group)
         if key in self._expected:
             self._expected[key] = self._clock.monotonic()
@@ -177,7 +177,7 @@ class ClientRegistry:
         self._work.set()
 
     def _tell_of_gateway(self) -> None:
-        """The gateway is a client, too: a producer of the groups of half messages that nobody else is of."""
+        """Register the gateway itself as a producer of groups of half messages without another producer."""
         self._expects_others = False
         if not self._expected:
             self.left(self._settings.name)
@@ -203,7 +203,7 @@ class ClientRegistry:
                 self._work.set()
 
     def _reseated(self, key: str, known: _Known) -> None:
-        """Make the heartbeats anew, and have them told."""
+        """Rebuild the heartbeats, and queue them."""
         by_link: dict[int, list[Membership]] = {}
         for membership, seat in known.seats.items():
             if seat is not None:
@@ -306,7 +306,7 @@ class ClientRegistry:
         await asyncio.gather(*(self._ask(address, *question) for address, question in asked.items()))
 
     async def _ask(self, address: str, known: _Known, link: int) -> None:
-        """One heartbeat of those that a broker was told, with its answer: whether it takes them at all."""
+        """Send one of a broker's heartbeats and wait for the response, to see whether it accepts them."""
         bodies = known.bodies.get(link)
         if not bodies:
             return
@@ -347,7 +347,7 @@ class ClientRegistry:
             self._reseated(following, known)
 
     async def _forget_version(self, known: _Known) -> None:
-        """Have it told anew. What does not come to pass is tried with the next heartbeat."""
+        """Update the version. If that fails, it is retried with the next heartbeat."""
         addresses, known.unsaid = known.unsaid & known.told, set()
         await asyncio.gather(*(self._said_anew(known, address) for address in addresses))
 

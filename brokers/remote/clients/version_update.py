@@ -18,7 +18,7 @@ _TRIES = 3
 
 
 class VersionUpdate:
-    """Tells brokers a member's version anew."""
+    """Updates a member's version at brokers."""
 
     def __init__(self, links: ConnectionPool, timeout_s: float) -> None:
         self._links = links

@@ -100,7 +100,7 @@ class KnownBrokers:
         return [known.data for known in self._known.values() if known.named or self._reached(known.data)]
 
     def known(self) -> Sequence[BrokerData]:
-        """All that were told of and not forgotten, whether they are there or not."""
+        """All brokers that were listed and not forgotten, reachable or not."""
         return [known.data for known in self._known.values()]
 
     async def refresh(self) -> None:
@@ -111,7 +111,7 @@ class KnownBrokers:
         await shared(self._asking)
 
     def learn(self, brokers: Iterable[BrokerData]) -> None:
-        """What the route of a topic says about brokers; it is newer than what is known."""
+        """Update brokers from a topic's route, which is newer than the known data."""
         now = self._clock.monotonic()
         for data in brokers:
             known = self._known.get(data.name)
@@ -141,12 +141,12 @@ class KnownBrokers:
         return self._names.get(address, "")
 
     def is_acting(self, name: str) -> bool:
-        """Whether a slave stands in for the master: it serves pops and acknowledgements, and no writes."""
+        """Whether a slave acts for the master: it serves pops and acknowledgements, and no writes."""
         known = self._known.get(name)
         return known is not None and known.acting
 
     def is_held(self, name: str) -> bool:
-        """Whether the name servers tell a slave only, and the master answers all the same."""
+        """Whether the name servers list only a slave, although the master responds."""
         known = self._known.get(name)
         return known is not None and known.held
 
@@ -156,9 +156,9 @@ class KnownBrokers:
         return known is not None and not known.named and self._reached(known.data)
 
     def address(self, name: str, *, reading: bool = False) -> str:
-        """Where to ask. Raises BrokerUnavailable: unknown, or without what is needed.
+        """The address for requests. Raises BrokerUnavailable: unknown, or without a suitable process.
 
-        With `reading` a slave will do, when the master is not there.
+        With `reading` a slave is enough, when there is no master.
         """
         known = self._known.get(name)
         if known is None:
@@ -185,7 +185,7 @@ class KnownBrokers:
             self._arm()
 
     def refused(self, name: str, address: str) -> None:
-        """Who is there said that it is not the one to ask: another one is believed as soon as it is told."""
+        """The broker refused as no master: the next one that is listed replaces it."""
         known = self._known.get(name)
         if known is not None and known.data.master == address:
             known.refused = True
@@ -283,7 +283,7 @@ class KnownBrokers:
         self._take({**brokers, **acting}, set(acting))
 
     async def _acting(self, brokers: Sequence[BrokerData]) -> dict[str, BrokerData]:
-        """Who stands in for masters that are gone: said by routes of topics named like brokers (6.2)."""
+        """Slaves that act for lost masters, from the routes of topics named like brokers (6.2)."""
         acting: dict[str, BrokerData] = {}
         for broker in brokers[:_MOST_ACTING]:
             fields = {"topic": broker.name, "acceptStandardJsonOnly": "true"}

@@ -23,7 +23,7 @@ _LEAST_BETWEEN_LOOKUPS_S = 1.0
 
 
 class NameServers:
-    """Asks the one that answered last, and the others when it does not, within the caller's time."""
+    """Asks the server that responded last, and the others if it fails, within the caller's deadline."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class NameServers:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """All that are known now, the one that is asked first in front."""
+        """All known addresses, the one to ask first at the front."""
         return tuple(self._order)
 
     @property
     def nameless(self) -> dict[str, str]:
-        """Servers as they are configured whose names stand for no address, and why."""
+        """Configured servers whose names resolve to no address, and why."""
         return {
             server: self._troubles.get(server, "its name stands for no address")
             for server in self._settings.name_servers
@@ -73,7 +73,7 @@ class NameServers:
         return None if self.heard_at is None else self._clock.monotonic() - self.heard_at
 
     async def start(self) -> None:
-        """Find their addresses. Raises BrokerUnavailable when no name stands for one."""
+        """Resolve their addresses. Raises BrokerUnavailable when no name resolves."""
         await self._look()
         if not self._order:
             raise BrokerUnavailable(f"no name server is found: {self._told()}")
@@ -137,7 +137,7 @@ class NameServers:
         return "there was no time to ask one"
 
     async def _look(self, limit_s: float | None = None) -> None:
-        """Look up what names stand for, at most once at a time and once in a second."""
+        """Resolve the names, at most once at a time and once per second."""
         if self._looking is None:
             if self._clock.monotonic() - self._looked_up_at < _LEAST_BETWEEN_LOOKUPS_S or self._stopped:
                 return

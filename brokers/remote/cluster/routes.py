@@ -97,7 +97,7 @@ class Routes:
         return await self.now(topic)
 
     async def now(self, topic: str) -> TopicRoute:
-        """The route as told now, or the one known if no name server can be reached. Raises as `of`."""
+        """The current route, or the last known one if no name server can be reached. Raises as `of`."""
         try:
             return await shared(self._ask(topic))
         except TopicNotFound:
@@ -124,12 +124,12 @@ class Routes:
         return await self.clusters.brokers()
 
     def master(self, broker: str) -> str | None:
-        """The address of a broker's master, or of who stands in for it; None when there is none."""
+        """The address of a broker's master, or of the slave that acts for it; None when there is none."""
         data = self.clusters.get(broker)
         return None if data is None else data.master
 
     def is_acting(self, broker: str) -> bool:
-        """Whether the broker's master is gone and a slave stands in for it."""
+        """Whether the broker's master is gone and a slave acts for it."""
         return self.clusters.is_acting(broker)
 
     def address(self, broker: str, *, reading: bool = False) -> str:
@@ -143,7 +143,7 @@ class Routes:
         return self.clusters.address(broker, reading=reading)
 
     def age(self, topic: str) -> float | None:
-        """Seconds since a name server told the route of this topic; None: it is not known."""
+        """Seconds since a name server returned the route of this topic; None: it is not known."""
         kept = self._kept.get(topic)
         return None if kept is None else self._clock.monotonic() - kept.told_at
 
@@ -238,9 +238,9 @@ class Routes:
         return route
 
     def _with_masters(self, before: TopicRoute, route: TopicRoute) -> TopicRoute:
-        """What is told, with brokers as before whose masters are not told and answer.
+        """The new route, with the previous data of brokers whose unlisted masters respond.
 
-        Where a slave stands in nothing can be written, so its queues are told as not writable.
+        Where a slave acts for the master nothing can be written, so its queues are not writable.
         """
         held = {broker.name for broker in route.brokers if self.clusters.is_held(broker.name)}
         if not held:
@@ -254,7 +254,7 @@ class Routes:
         )
 
     async def _remembered(self, before: TopicRoute, route: TopicRoute) -> TopicRoute:
-        """What is told, with the brokers of before that the name servers forgot and that are there.
+        """The new route, with previous brokers that the name servers forgot and that are reachable.
 
         A name server that does not know a broker knows none of its topics (6.2).
         """
@@ -277,7 +277,7 @@ class Routes:
         )
 
     def _sweep(self) -> None:
-        """Forget what nobody asked for; everything stays while no name server can tell it again."""
+        """Remove unused routes; all stay while no name server can return them again."""
         now = self._clock.monotonic()
         self._missing = {topic: until for topic, until in self._missing.items() if until > now}
         age = self.servers.age()
@@ -288,7 +288,7 @@ class Routes:
 
 
 def _usable(route: TopicRoute) -> TopicRoute:
-    """Without brokers that have no address, and without queues of brokers that are not told."""
+    """The route without brokers that have no address, and without queues of unlisted brokers."""
     brokers = tuple(broker for broker in route.brokers if broker.addresses)
     names = {broker.name for broker in brokers}
     queues = tuple(data for data in route.queues if data.broker in names)

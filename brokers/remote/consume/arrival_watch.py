@@ -33,7 +33,7 @@ Ask = Callable[[Line, str, float], Awaitable[bool]]
 
 
 class ArrivalWatch:
-    """A task per line and broker, as long as somebody stands in the line."""
+    """A task per line and broker, as long as a consumer waits in the line."""
 
     def __init__(self, clock: Clock, waiters: WaitQueue, ask: Ask) -> None:
         self._clock = clock
@@ -102,7 +102,7 @@ class ArrivalWatch:
             self._waiters.tidy(line)
 
     async def _serve(self, line: Line, broker: str) -> bool:
-        """Wake as many as there is something for; whether anybody found something."""
+        """Wake as many consumers as there are messages for; returns whether one received any."""
         any_found = False
         more = 1
         while more > 0:

@@ -53,7 +53,7 @@ _EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, R
 
 
 class _TooOld(BrokerBusy):
-    """The broker let a pop lie, and did not look for messages."""
+    """The broker processed a pop too late, and did not look for messages."""
 
 
 class Popper:
@@ -327,12 +327,12 @@ class Popper:
 
 
 def _check_topic(topic: str, group: str) -> None:
-    """Raises Unsupported for retries that are not those of the group's own pops of a topic.
+    """Raises Unsupported for retry topics that are not those of the group's own pops of a topic.
 
-    A broker reads the topic that a message is to come back to out of the name of the one that it was
-    popped from. Where it finds none there it fails, begins anew, and gives back nothing any more of all
-    that others popped by the same revive queue; where it finds one that is not there, or another one, the
-    message is gone. Source: RocketMQ 5.3.3, PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic.
+    A broker derives the topic of a redelivery from the name of the topic that it was
+    popped from. If it finds none in the name, it fails, retries, and never again revives any message that
+    others popped through the same revive queue; if that topic does not exist, or is a wrong one, the
+    message is lost. Source: RocketMQ 5.3.3, PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic.
     """
     if topic.startswith(RETRY_PREFIX):
         own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))

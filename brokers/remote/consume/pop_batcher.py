@@ -166,7 +166,7 @@ class PopBatcher:
             del taker  # lest an error holds on to the frame that holds on to it
 
     async def stop(self) -> None:
-        """Wait, for so long, for what nobody waits for any more, so that it is given back."""
+        """Wait, for a limited time, for responses without callers, so that their messages are returned."""
         overs = []
         for batch in [*self._late, *self._under_way]:
             if not batch.waiting():
@@ -253,7 +253,7 @@ class PopBatcher:
             batch.over.set_result(None)
 
     def _failed(self, batch: Batch, error: Exception) -> None:
-        """Whatever it is, it must leave nobody waiting."""
+        """End all waiting callers, whatever the failure is."""
         if not isinstance(error, GatewayError):
             _log.error("a pop of broker %s failed", batch.broker, exc_info=error)
         # Without the frames that have those who are told.
@@ -280,7 +280,7 @@ class PopBatcher:
             self._join(taker, batch.broker, first=True)
 
     def _left(self, taker: PopCaller) -> None:
-        """It was cancelled, or told of a failure: what it was dealt a moment before is given back."""
+        """The caller was cancelled, or failed: return the messages that it was just given."""
         got = taker.got
         if not got.done():
             got.cancel()

@@ -48,7 +48,7 @@ class PopFilter(ReportsDeadLetters):
         self._dead_letter_handler: DeadLetterHandler | None = None
 
     def on_dead_letter(self, handler: DeadLetterHandler) -> None:
-        """Of those that this gateway moves: what a broker does by itself it tells nobody."""
+        """For dead letters that this gateway creates: brokers do not report their own."""
         self._dead_letter_handler = handler
 
     def passing(

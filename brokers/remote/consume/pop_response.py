@@ -87,7 +87,7 @@ def read_popped(
 
 
 def _check(info: PopInfo, broker: str) -> None:
-    """Raises PeerWireError where handles made of this could be used by nobody."""
+    """Raises PeerWireError where handles made of this would be unusable."""
     if not (0 < info.pop_ms < _LARGEST and 0 <= info.invisible_ms < _LARGEST and info.revive_queue >= 0):
         raise PeerWireError(
             f"it was popped at {info.pop_ms} for {info.invisible_ms} ms, told to queue {info.revive_queue}"
@@ -97,9 +97,9 @@ def _check(info: PopInfo, broker: str) -> None:
 
 
 def _receipt_of(record: Record, broker: str, info: PopInfo, seen: set[tuple[int, int, int]]) -> Receipt:
-    """The handle of a message: a redelivery brings it along, of others the header tells the parts.
+    """The handle of a message: a redelivery has it as a property, for others the header has the parts.
 
-    Properties come from producers, too: one that does not fit this very pop is not the broker's.
+    Producers set properties, too: one that does not match this pop is not the broker's.
     """
     kind = _kind(record.topic)
     text = find_property(record.properties, _POP_CK)

@@ -73,7 +73,7 @@ class Line:
         return f"<Line {self.key.topic} {self.key.group} waiters {len(self.waiters)}>"
 
     def wake(self, broker: str) -> asyncio.Future[int] | None:
-        """Wake the one who waits longest; what came of it. None: nobody waits."""
+        """Wake the consumer that has waited longest; returns the outcome. None: none waits."""
         while self.waiters:
             waiter, _ = self.waiters.popitem(last=False)
             if not waiter.call.done():
@@ -149,7 +149,7 @@ class WaitQueue:
             self.tidy(waiter.line)
 
     def tidy(self, line: Line) -> None:
-        """Forget a line that nobody stands in and for which no broker is asked."""
+        """Remove an empty line for which no broker request is pending."""
         if not line.waiters and not line.watched and self._lines.get(line.key) is line:
             del self._lines[line.key]
 

@@ -66,14 +66,14 @@ def topic_in(body: Mapping[str, Any]) -> TopicConfig:
 
 
 def _queue_count(body: Mapping[str, Any], name: str) -> int:
-    """Brokers keep any number that they are told: one odd topic must not spoil the list of all."""
+    """Brokers store any number: one invalid topic must not spoil the list of all."""
     return min(max(parts.number(body, name, 16), 0), MOST_QUEUES)
 
 
 def topic_fields(config: TopicConfig, before: Mapping[str, Any] | None) -> dict[str, str]:
-    """The header fields that make a topic like this of the one that a broker told of, or a new one.
+    """The header fields that change a broker's topic to these settings, or create it.
 
-    What the domain does not know of is kept as it is. Raises IllegalTopic, BadRequest, Unsupported.
+    Settings that the domain does not have are kept. Raises IllegalTopic, BadRequest, Unsupported.
     """
     check_topic_settings(config)
     before = before or {}
@@ -145,9 +145,9 @@ def group_in(body: Mapping[str, Any]) -> GroupConfig:
 
 
 def group_body(config: GroupConfig, before: Mapping[str, Any] | None) -> bytes:
-    """The body that makes a group like this of the one that a broker told of, or a new one.
+    """The body that changes a broker's group to these settings, or creates it.
 
-    What the domain does not know of is kept as it is. Raises IllegalGroup, BadRequest, Unsupported.
+    Settings that the domain does not have are kept. Raises IllegalGroup, BadRequest, Unsupported.
     """
     check_group_settings(config)
     body = dict(before or {})
@@ -219,7 +219,7 @@ def _retry_out(retry: CustomizedRetry | ExponentialRetry) -> dict[str, Any]:
 
 
 def attribute_changes(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
-    """As RocketMQ wants them told: `+key` is set, `-key` is taken away.
+    """In RocketMQ's form: `+key` is set, `-key` is removed.
 
     Raises BadRequest for names that RocketMQ refuses with a sentence about something else.
     """

@@ -67,7 +67,7 @@ class Deletion:
         await self._delete(topic, route)
 
     async def _delete(self, topic: str, route: TopicRoute) -> None:
-        """At its brokers, then at all name servers: those are not told by the brokers."""
+        """At its brokers, then at all name servers, which the brokers do not notify."""
         gone = sorted(data.name for data in route.brokers if data.master is None)
         if gone:
             raise BrokerUnavailable(
@@ -107,7 +107,7 @@ class Deletion:
                 raise error_of(answer, broker="(name server)")
 
     async def _readers_of(self, topic: str, brokers: Iterable[str]) -> list[str]:
-        """The groups that have a position in the topic, at those of its brokers that tell."""
+        """The groups that have a position in the topic, from those of its brokers that respond."""
         readers, _ = await self._groups.readers_at(topic, brokers)
         return readers or []
 

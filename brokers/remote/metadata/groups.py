@@ -70,7 +70,7 @@ class Groups(TellsReaders):
         return await self.group_settings.of(name)
 
     async def group_now(self, name: str) -> GroupConfig:
-        """As `group`, asked anew."""
+        """As `group`, without the cache."""
         if not could_be_a_name(name):
             raise GroupNotFound(shown(name))
         return await self.group_settings.now(name)
@@ -211,7 +211,7 @@ class Groups(TellsReaders):
         )
 
     async def _fetch_group(self, name: str) -> GroupConfig:
-        """The settings as the first broker that has them tells them; it is missing when all say so."""
+        """The settings from the first broker that has them; missing when all brokers say so."""
         failures: dict[str, GatewayError] = {}
         for broker in await self._access.brokers():
             try:

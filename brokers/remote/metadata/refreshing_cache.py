@@ -31,10 +31,10 @@ class _Entry(Generic[Value]):
 
 
 class RefreshingCache(Generic[Value]):
-    """At most `most` values by name, asked for with `ask`. Times in seconds.
+    """At most `most` values by name, fetched with `ask`. Times in seconds.
 
-    `ask` raises NotFound for what is not there. Other failures are told to who waits, and leave what
-    is kept as it was: an old value counts more than none.
+    `ask` raises NotFound for a missing value. Other failures are raised to waiting callers, and leave the
+    cached value: an old value is better than none.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RefreshingCache(Generic[Value]):
     def of_settings(
         cls, ask: Callable[[str], Awaitable[Value]], clock: Clock, settings: RemoteSettings
     ) -> RefreshingCache[Value]:
-        """One for what is looked up as often as routes are."""
+        """A cache with the times of routes."""
         return cls(
             ask,
             clock,
@@ -95,16 +95,16 @@ class RefreshingCache(Generic[Value]):
         return await self.now(name)
 
     async def now(self, name: str) -> Value:
-        """Asked anew, or by who is asking already. Raises what `ask` raised."""
+        """Fetch the value, or join a fetch in progress. Raises what `ask` raises."""
         return await shared(self._asking.get(name) or self._begin(name))
 
     def forget(self, name: str) -> None:
-        """What is kept, and what is being asked, counts no more."""
+        """Drop the cached value, and ignore a fetch in progress."""
         self._entries.pop(name, None)
         self._asking.pop(name, None)
 
     async def close(self) -> None:
-        """End what is being asked."""
+        """Cancel fetches in progress."""
         tasks = list(self._asking.values())
         self._asking.clear()
         for task in tasks:

@@ -54,7 +54,7 @@ class Topics:
         await self.topic_settings.close()
 
     async def route(self, topic: str) -> Route:
-        """The message types as any broker of the topic tells them; that none answers is told as such."""
+        """The message types from any broker of the topic; raises if none responds."""
         route = await self._access.route_of(topic)
         queues = queues_of(topic, route)
         try:
@@ -87,10 +87,10 @@ class Topics:
         return [by_name[name] for name in sorted(by_name)]
 
     async def create_topic(self, config: TopicConfig) -> None:
-        """On every broker that has a master. Those that cannot be reached do without it, unless all are.
+        """On every broker that has a master. Unreachable brokers are skipped, unless all are.
 
-        One that a broker has and no name server tells of yet, as after all of those were started anew, stays
-        as it is: its settings would be lost, and what lies in queues that a new one has not.
+        A topic that a broker has and no name server lists yet, as after a restart of all name servers, stays
+        as it is: otherwise its settings would be lost, and messages in queues that a new one does not have.
         """
         check_topic_settings(config)
         async with self.topic_turns.of(config.name):
@@ -147,7 +147,7 @@ class Topics:
             await self.until_shown(config.name, lambda route: _has_queues(route, done, config))
 
     async def until_shown(self, topic: str, fits: Callable[[TopicRoute | None], bool]) -> None:
-        """Until the name servers tell of a change that the brokers have made. Raises BrokerTimeout."""
+        """Wait until the name servers return a change that the brokers have made. Raises BrokerTimeout."""
         until = self._clock.monotonic() + max(_SHOWN_WITHIN_S, self._settings.request_timeout_s)
         rest = _LOOK_AGAIN_S
         while True:
@@ -197,7 +197,7 @@ class Topics:
         )
 
     async def _told(self, broker: str, name: str) -> Mapping[str, Any]:
-        """The settings as one broker tells them. Those before 5.0 do not: then nothing is declared (6.4)."""
+        """The settings from one broker. Those before 5.0 have none: then nothing is declared (6.4)."""
         answer = await self._access.read_from(
             broker, RequestCode.GET_TOPIC_CONFIG, {"topic": name, "lo": "true"}
         )

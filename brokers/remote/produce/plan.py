@@ -41,7 +41,7 @@ class Places:
 class Unit:
     """Messages for one queue, by their places in the call.
 
-    `pinned`: the queue that the caller names. `chosen`: the one that took those before, if it can be had.
+    `pinned`: the queue that the caller names. `chosen`: the queue of the previous ones, if available.
     """
 
     __slots__ = ("at", "chosen", "messages", "pinned")

@@ -129,7 +129,7 @@ class Sender(ForwardsBatches):
         return self._clock.monotonic() + _TRIES_S * self._settings.request_timeout_s
 
     async def _send_gathered(self, parts: Sequence[Part]) -> None:
-        """Send what may lie in any queue as one batch; what a broker refuses for itself goes again, alone."""
+        """Send messages for any queue as one batch; those that a broker refuses are sent again, alone."""
         first = parts[0].packed
         if len(parts) > 1 or len(first.message_ids) > 1:
             load = PackedLoad([part.packed for part in parts])

@@ -79,7 +79,7 @@ class SendBatcher:
             raise
 
     def join(self, packed: PackedMessages, until: float) -> asyncio.Future[Outcomes]:
-        """As `send`, but what is under way goes on when the future is cancelled."""
+        """As `send`, but a request in progress continues when the future is cancelled."""
         loop = asyncio.get_running_loop()
         if not self._requests:
             loop.call_soon(self._flush)
@@ -97,12 +97,12 @@ class SendBatcher:
         return part.done
 
     async def stop(self) -> None:
-        """Let what is under way end."""
+        """Wait for requests in progress."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     def _left(self) -> None:
-        """End what nobody waits for any more: it would be tried until a deadline that may be years away."""
+        """Cancel requests without callers: they would be retried until a deadline that may be years away."""
         for task, parts in self._tasks.items():
             if all(part.done.done() for part in parts):
                 task.cancel()

@@ -99,9 +99,9 @@ def send_request(
 ) -> tuple[RequestCode, dict[str, str], bytes]:
     """Code, fields and body of the request that stores these messages in one queue.
 
-    The topic stands in the place of the template from which a broker may make topics that it does not
-    know: it is none, and a topic that was deleted this very moment does not come to life again.
-    Raises BadRequest (PropertiesTooLarge, too) for what cannot be told in a request.
+    The topic is sent in place of the template from which a broker may create unknown
+    topics: it is no template, so a topic that is deleted at this moment is not created again.
+    Raises BadRequest (PropertiesTooLarge, too) for messages that no request can carry.
     """
     first = messages[0]
     topic = first.topic
@@ -240,11 +240,11 @@ class BatchLoad(Load):
 def sent(
     message_ids: Sequence[str], broker: str, fields: Mapping[str, str], *, placed: bool = False
 ) -> list[Sent]:
-    """What became of the messages of one request, by its answer: one each, with its own offset.
+    """The results of one request, one for each message, with its own offset.
 
-    `placed`: also with its place in the broker's log, as far as the answer tells it. A batch is answered
-    with its first offset; the others follow it (protocol facts 5.7). Raises PeerWireError when the answer
-    does not say where they are.
+    `placed`: also with its place in the broker's log, as far as the response has it. The response to a batch
+    has the first offset; the others follow it (protocol facts 5.7). Raises PeerWireError when the response
+    has no offset.
     """
     try:
         queue_id, offset = int(fields["queueId"]), int(fields["queueOffset"])
@@ -262,7 +262,7 @@ def sent(
 
 
 def _place(results: Sequence[Sent], ids: str) -> None:
-    """Give each the place that its offset message id names; of what is no such id, none."""
+    """Set the place from each offset message id; None for another id."""
     names = ids.split(",")
     if len(names) != len(results):
         return

@@ -89,7 +89,7 @@ class GroupProgress:
         return Progress(place.broker, place.queue_id, position, position, 0, 0, bounds, retry)
 
     async def _standings_of(self, group: str) -> tuple[list[Standing], int]:
-        """Where a group stands with each topic that it has read, and how many queues that was."""
+        """The status of a group in each topic that it has read, and the number of queues."""
         by_broker, failures = await of_each(
             await self._access.brokers(), lambda broker: self._stats_at(broker, group)
         )

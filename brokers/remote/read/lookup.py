@@ -156,7 +156,7 @@ class MessageLookup(FindsByPlace):
 
 
 def _packed(text: str) -> bytes | None:
-    """As it stands in a message; None for what stands in none."""
+    """The packed host as in a message; None if no message can contain it."""
     try:
         packed = text.encode()
     except UnicodeEncodeError:

@@ -123,7 +123,7 @@ class ClusterOffsets(HoldsResets):
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> int:
-        """Other pulls name another group; the first one of the group itself is told of a pending reset."""
+        """Other pulls use another group; the first one of the group itself reports a pending reset."""
         place = await self._access.place(topic, broker, queue_id)
         if place.static:
             return offset
@@ -162,7 +162,7 @@ class ClusterOffsets(HoldsResets):
         await self._reset(group, place, offset)
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
-        """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
+        """Also the group's retry topics of the topic, which are skipped: the messages come by position."""
         await self._groups.group(group)
         route = await self._access.route_of(topic)
         places = [place for place in places_of(topic, route) if place.permission & Permission.READ]
@@ -256,10 +256,10 @@ class ClusterOffsets(HoldsResets):
             )
 
     async def _serves_resets(self, place: Place, answer: Command, offset: int) -> bool:
-        """Whether a broker's answer says that it has set this queue itself.
+        """Whether a broker's response says that it has reset this queue itself.
 
-        Then its position says no more about it: pops may have moved on from there already. One that leaves
-        resets to clients names all queues, which cannot be told apart where it has one only.
+        Then the position no longer shows it: pops may have moved on already. A broker that leaves
+        resets to clients returns all queues, which makes no difference where it has only one.
         """
         if answer.code != ResponseCode.SUCCESS:
             return False

@@ -79,7 +79,7 @@ class QueueLocks(LeasesQueues):
         return mine
 
     def may_be_locked(self, group: str) -> bool:
-        """Whether this process locked queues for the group lately, or saw that somebody did."""
+        """Whether this process locked queues for the group recently, or saw that another one did."""
         return self._locked_until.get(group, 0.0) > self._clock.monotonic()
 
     def note_locks(self, group: str) -> None:

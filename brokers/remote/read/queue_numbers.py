@@ -51,7 +51,7 @@ class QueueNumberStore(NumbersQueues):
         self._giving: dict[str, asyncio.Lock] = {}
 
     async def numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
-        """Raises BrokerUnavailable, BrokerBusy: somebody else is giving numbers, for very long."""
+        """Raises BrokerUnavailable, BrokerBusy: another gateway has held the lease for very long."""
         giving = self._giving.setdefault(topic, asyncio.Lock())
         try:
             async with giving:
@@ -194,7 +194,7 @@ class QueueNumberStore(NumbersQueues):
         return [name for name in dict.fromkeys(names) if self._routes.master(name) is not None]
 
     async def _lease(self, context: Context, topic: str, owner: str, homes: Sequence[str]) -> str | None:
-        """The broker where it is; None: somebody else has it. Raises BrokerUnavailable."""
+        """The broker of the lease; None: another gateway has it. Raises BrokerUnavailable."""
         for home in homes:
             try:
                 for _ in range(_TRIES):

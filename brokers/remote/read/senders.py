@@ -10,7 +10,7 @@ _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 
 
 def born_host(record: Record) -> str:
-    """Where the message was born: the stored host is whoever sent it to the broker (protocol facts 3.6)."""
+    """The birth host of the message: the stored one is that of the broker's client (protocol facts 3.6)."""
     text = find_property(record.properties, _BORN_HOST)
     return host_text(record.born_host) if text is None else text.decode("utf-8", "replace")
 

@@ -48,7 +48,7 @@ def is_literal(host: str) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every address that a name stands for, looked up off the loop. Raises OSError."""
+    """All addresses of a host name, resolved outside of the event loop. Raises OSError."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     hosts = dict.fromkeys(str(place[0]) for _, _, _, _, place in addresses)
     return [f"[{literal}]:{port}" if ":" in literal else f"{literal}:{port}" for literal in hosts]

@@ -108,7 +108,7 @@ class Connection:
         return self._connect()
 
     def leave(self, channel: Channel) -> None:
-        """The other side goes away: what it still answers is waited for, what comes goes elsewhere."""
+        """The peer is going away: wait for pending responses, and send new requests elsewhere."""
         if self.channel is channel:
             self.channel = None
             self.trouble = "it asked its clients to go away"
@@ -197,7 +197,7 @@ class Connection:
             self._means.on_lost(self.address, self.number)
 
     def _rest(self, *, was_good: bool) -> None:
-        """When the next attempt may be, and when it is made if nobody asks for it before."""
+        """Schedule the earliest next attempt, and the automatic one."""
         means, settings = self._means, self._means.settings
         now = means.clock.monotonic()
         if was_good:

@@ -76,7 +76,7 @@ class ConnectionPool:
         link: int = 0,
         speaker: Speaker = GATEWAY,
     ) -> Command:
-        """The answer, whatever its code says. `speaker`: for whom the gateway speaks.
+        """The response, whatever its code. `speaker`: the client in whose name the request is sent.
 
         Raises BrokerUnavailable when the request certainly was not done (no connection, closed before it
         was written, or the broker was told to go away before it looked at it), BrokerBusy likewise (too
@@ -108,10 +108,10 @@ class ConnectionPool:
     def ask(
         self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, timeout_s: float
     ) -> asyncio.Future[Command]:
-        """As `call` for who does not wait; on link 0, and not again when the broker says that it goes away.
+        """As `call`, but returns a future; on link 0, and without a retry after GO_AWAY.
 
-        Raises what is known at once, the future the rest. It is not to be cancelled: nobody would know what
-        the request came to.
+        Raises immediate failures, the future raises later ones. Do not cancel it: the outcome of the request
+        would be unknown.
         """
         now = self._clock.monotonic()
         if self._settings.credentials is not None:
@@ -156,11 +156,11 @@ class ConnectionPool:
         self._answering.handlers[code] = handler
 
     def on_open(self, handler: Callable[[str, int], None]) -> None:
-        """Who is told (address, link) whenever a connection is there, the first time and again."""
+        """Add a listener, called with (address, link) whenever a connection is opened or reopened."""
         self._opened.append(handler)
 
     def on_lost(self, handler: Callable[[str, int], None]) -> None:
-        """Who is told (address, link) whenever a connection is lost, or could not be made."""
+        """Add a listener, called with (address, link) when a connection is lost, or could not be opened."""
         self._lost.append(handler)
 
     def is_open(self, address: str, link: int = 0) -> bool:
@@ -193,7 +193,7 @@ class ConnectionPool:
             pass
 
     def trouble(self, address: str, link: int = 0) -> str:
-        """Why there is no connection; empty when there is one, or nobody has tried."""
+        """Why there is no connection; empty when there is one, or none was tried."""
         connection = self._links.get((address, link))
         return connection.trouble if connection is not None and not connection.is_open else ""
 
@@ -245,7 +245,7 @@ class ConnectionPool:
         return connection
 
     def _sweep(self) -> None:
-        """Close and forget links that nobody has used for long."""
+        """Close and remove links that have been idle for long."""
         self._sweeper = None
         oldest = self._clock.monotonic() - self._settings.link_idle_s
         for key, connection in list(self._links.items()):

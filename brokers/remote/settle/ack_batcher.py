@@ -97,7 +97,7 @@ class AckBatcher:
         return done
 
     async def stop(self) -> None:
-        """Let what is under way end."""
+        """Wait for requests in progress."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -109,7 +109,7 @@ class AckBatcher:
             task.add_done_callback(self._tasks.discard)
 
     async def _send(self, broker: str, parts: list[_Part]) -> None:
-        """Send what came in one turn, in requests of at most `_MOST`."""
+        """Send the acknowledgements of one turn, in requests of at most `_MOST`."""
         acks = [ack for part in parts for ack in part.acks]
         try:
             outcomes = await self._outcomes(broker, acks)

@@ -27,7 +27,7 @@ class BrokerClocks:
         return f"<BrokerClocks {len(self._ahead)}>"
 
     def told(self, broker: str, wall_ms: int, asked: float, answered: float) -> None:
-        """A broker's time, read between `asked` and `answered` (loop seconds); 0: it told none."""
+        """A broker's time, read between `asked` and `answered` (loop seconds); 0: the response had none."""
         if wall_ms <= 0:
             return
         low, high = wall_ms - answered * 1000, wall_ms - asked * 1000

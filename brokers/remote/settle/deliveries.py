@@ -46,10 +46,9 @@ _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, Res
 class Deliveries:
     """What pops and settlement know of deliveries.
 
-    `finished`: handles whose messages are acknowledged or buried, or are being so, or may be;
-    `acknowledged`: those of which their broker said so. `replaced`: those whose messages were hidden anew
-    or freed, where that makes another handle; `unsure`: those of them whose broker did not say whether it
-    was done.
+    `finished`: handles whose messages are or may be acknowledged or dead-lettered, or are in progress;
+    `acknowledged`: those that their broker confirmed. `replaced`: those whose messages were hidden again
+    or freed, where that creates a new handle; `unsure`: those of them without a response from their broker.
     """
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -74,13 +73,13 @@ class Deliveries:
     # -- inside -------------------------------------------------------------------------------
 
     def in_background(self, work: Coroutine[object, object, None]) -> None:
-        """Have something done that nobody waits for; `stop` does."""
+        """Run something in the background; `stop` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
         task.add_done_callback(self._works.discard)
 
     def delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
-        """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have given out."""
+        """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have issued."""
         receipt = parse_receipt(handle)
         self.check_place(receipt, handle, topic, route)
         return receipt
@@ -124,10 +123,10 @@ class Deliveries:
         *,
         suspend: bool,
     ) -> Receipt:
-        """Change the invisible time of a delivery; the receipt to use on. Never tried again.
+        """Change the invisible time of a delivery; returns the new receipt. Never retried.
 
-        A broker looks at no state: it would bring back what was finished (any-replica, section 1).
-        Raises ReceiptExpired, IllegalReceipt, and what brokers fail with.
+        A broker checks no state: it would make a finished message visible again (any-replica, section 1).
+        Raises ReceiptExpired, IllegalReceipt, and failures of brokers.
         """
         if not receipt.ordered:
             self.replaced.add(handle)
@@ -221,8 +220,8 @@ class Deliveries:
     async def bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
         """Copy a message to the group's dead letters, then finish its delivery (3.10).
 
-        Raises what the copying fails with. If the finishing fails the message comes once more, and is
-        in both places: that is not told as a failure, because a second try would copy it again.
+        Raises the failure of the copy. If finishing fails, the message is redelivered, and is
+        in both places: that is not reported as a failure, because a retry would copy it again.
         """
         receipt = parse_receipt(handle)
         self.finished.add(handle)
@@ -253,5 +252,5 @@ class Deliveries:
 
 
 def _number(text: str | None) -> int:
-    """A number of an answer; 0 for what is none."""
+    """A number in a response; 0 if it is not one."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -45,7 +45,7 @@ class OrderedDeliveries:
         self._dues[_delivery(topic, group, receipt)] = receipt.due_ms
 
     def due_ms(self, topic: str, group: str, receipt: Receipt) -> int:
-        """Until when a delivery is held, by its receipt or by what was heard of it later."""
+        """Until when a delivery is held, by its receipt or by a later renewal."""
         key = _delivery(topic, group, receipt)
         known = self._dues.get(key) or self._old_dues.get(key)
         return receipt.due_ms if known is None else known
@@ -61,7 +61,7 @@ class OrderedDeliveries:
             self._held.popitem(last=False)
 
     def is_returned(self, handle: str) -> bool:
-        """Somebody who was dealt this delivery does not have it; whether nobody else has it either."""
+        """One caller does not have this delivery any more; returns whether no other one has it."""
         key = hash(handle)
         others = self._held.pop(key, 1) - 1
         if others > 0:

@@ -26,7 +26,7 @@ class SendBacks:
         self._groups = groups
 
     async def send_back(self, context: Context, request: SendBack) -> None:
-        """Asked once: what was not answered may have been done, and a second copy would come twice."""
+        """Sent once: a request without a response may have succeeded; a retry would store a second copy."""
         group, broker = request.group, request.broker
         if not could_be_a_name(group):
             raise GroupNotFound(shown(group))

@@ -43,9 +43,9 @@ class Settlement:
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        """What is refused is not sent, and of what is sent the broker's answer counts.
+        """Refused acknowledgements are not sent, and for sent ones the broker's response counts.
 
-        A broker takes an acknowledgement for a moment after the time of its delivery is over: a refused
+        A broker accepts an acknowledgement for a moment after its delivery has expired: a refused
         one that was sent would finish the message all the same.
         """
         route = await self._access.route_of(topic)

@@ -11,7 +11,7 @@ _MOST_TIMES = 1_000
 
 
 class Undelivered:
-    """Soft and bounded: what is forgotten counts as the broker counts it."""
+    """Soft state, bounded: without an entry the broker's count applies."""
 
     __slots__ = ("_most", "_old", "_times", "_young")
 
@@ -35,7 +35,7 @@ class Undelivered:
         self._young[hash(handle)] = hash((group, message))
 
     def returned(self, handle: str) -> None:
-        """This delivery reached nobody."""
+        """This delivery reached no consumer."""
         key = hash(handle)
         message = self._young.pop(key, None)
         if message is None:
@@ -48,5 +48,5 @@ class Undelivered:
         self._times[message] = min(times + 1, _MOST_TIMES)
 
     def times(self, group: str, message: bytes) -> int:
-        """How many deliveries of a message reached nobody, as far as is known here."""
+        """The number of deliveries of a message that reached no consumer, as far as is known here."""
         return self._times.get(hash((group, message)), 0) if self._times else 0

@@ -83,7 +83,7 @@ class TransactionChecks:
         }
 
     def on_check(self, handler: CheckHandler) -> None:
-        """Who is asked. A check that nobody here could be asked comes again, perhaps to another replica."""
+        """Set the handler. A check without a producer here is repeated, perhaps at another replica."""
         self._check_handler = handler
 
     def _check(self, address: str, link: int, request: Command) -> Awaitable[None] | None:

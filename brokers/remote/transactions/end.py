@@ -64,10 +64,10 @@ class TransactionEnder:
         return {"known_ends": len(self.ends)}
 
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
-        """Never asked twice of a broker. What was ended through this replica is answered as it was.
+        """Never sent twice to a broker. A transaction that ended through this replica gets the same response.
 
-        Besides what the port says, raises PreconditionFailed for an end that comes too late (the broker
-        asks the producer), and BrokerTimeout also for one after another whose outcome nobody knows.
+        Besides the port's errors, raises PreconditionFailed for an end that is too late (the broker
+        checks the producer), and BrokerTimeout also for one after an end with an unknown outcome.
         """
         half = half_at(end) or read_transaction_id(self._settings.transaction_keys, end)
         known = self.ends.of(half)
@@ -121,7 +121,7 @@ class TransactionEnder:
             return None if isinstance(error, GatewayError) else False
 
     async def _drop(self, place: Half, context: Context) -> None:
-        """Roll back a copy of what is committed. If that fails it is asked about again, and then dropped."""
+        """Roll back a copy of a committed message. If that fails, the next check drops it."""
         fields = end_fields(place, Resolution.ROLLBACK)
         with contextlib.suppress(GatewayError):
             await self._client.call(place.broker, RequestCode.END_TRANSACTION, fields, context=context)

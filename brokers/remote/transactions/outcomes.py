@@ -17,12 +17,12 @@ _NEVER_MS = 1 << 62
 
 
 class TransactionOutcome:
-    """One transaction. `newest`: the place of its half message that counts, as far as known here.
+    """One transaction. `newest`: the valid place of its half message, as far as known here.
 
-    `first`: the offset of the place that it was sent to, -1 while that is not known. `shared`: others have
-    its message id, too: who sends one message twice has two transactions. `verdict`: how it ended, for
-    certain, at `ended_ms`, wall time. `doubted`: the offset of a place whose end nobody knows the outcome
-    of. `asked`: how often a producer here was asked. `under_way`: set while a broker is told.
+    `first`: the offset of its original place, -1 while unknown. `shared`: others have
+    its message id, too: a client that sends one message twice has two transactions. `verdict`: how it ended,
+    confirmed, at `ended_ms`, wall time. `doubted`: the offset of a place whose end has an unknown
+    outcome. `asked`: how often a producer here was checked. `under_way`: set while an end is being sent.
     """
 
     __slots__ = ("asked", "doubted", "ended_ms", "first", "newest", "shared", "under_way", "verdict")
@@ -66,7 +66,7 @@ class TransactionOutcome:
         return self.first < 0 and half.commit_offset < self.newest.commit_offset
 
     def may_be_asked_about(self, half: Half) -> bool:
-        """Whether one that only a classic producer named is this one, that a broker asks about."""
+        """Whether a transaction known only from a classic producer is this one, which a broker checks."""
         if self.newest.born_ms or self.shared or half.born_ms > self.ended_ms:
             return False
         return half.commit_offset > self.newest.commit_offset or self.is_at(half)
@@ -88,11 +88,11 @@ class TransactionOutcomes:
         return len(self._known)
 
     def of(self, half: Half) -> TransactionOutcome:
-        """What is known of the transaction, with this place taken in.
+        """The known transaction, updated with this place.
 
-        Time of birth and message id make sure that it is the same one: a client that sends again after
-        a timeout uses its message id twice, and a check keeps both. Of one that a classic producer names
-        the birth is not known: there the message id counts, and who uses one again is told by the times
+        Time of birth and message id identify it: a client that sends again after
+        a timeout uses its message id twice, and a check keeps both. For one that a classic producer names
+        the birth is unknown: there the message id counts, and a reused id is recognised by times
         and places.
         """
         known = self._named_of(half) if not half.born_ms else self._born_of(half)

@@ -187,7 +187,7 @@ def filter_kind(expression: pb.FilterExpression) -> FilterKind:
 
 
 def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.Message:
-    """A message as `delivering.encode_message` tells it, for who wants to look into it."""
+    """A message as a protobuf object, parsed from `received_message.encode_message`."""
     return pb.Message.FromString(encode_message(stored, topic))
 
 
