@@ -63,12 +63,17 @@ def selected(request: pytest.FixtureRequest) -> list[Run]:
     return [
         (item.callspec.params["way"], item.callspec.params["language"], item.callspec.params["scenario"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path
+        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
     ]
+
+
+_begun: list[tuple[str, ...]] = []
+"""The ways whose stages were begun, each time."""
 
 
 @pytest.fixture(scope="module")
 def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    _begun.append(request.param)
     everything = [run for run in selected(request) if run[0] in request.param]
     papers = Papers(tmp_path_factory.mktemp("papers"))
     papers.pair("proxy")
@@ -122,8 +127,13 @@ def behind(way: str, gateway: GatewayProcess, papers: Papers, folder: Path) -> I
     ("stages", "way", "language", "scenario"),
     [pytest.param(TOGETHER[run[0]], *run, id="-".join(run)) for run in (ALL if LONG else SHORT)],
     indirect=["stages"],
+    scope="module",  # else each test would have stages of its own, and play all runs again
 )
 def test_behind_a_proxy(stages: Stages, way: str, language: str, scenario: str) -> None:
     check = getattr(checks, f"test_{scenario}")
     more = {"client": language} if "client" in inspect.signature(check).parameters else {}
     check(stages[way, creates(scenario)].facts(language, scenario), **more)
+
+
+def test_the_runs_of_a_way_are_played_once() -> None:
+    assert len(_begun) == len(set(_begun))
