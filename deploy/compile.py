@@ -71,6 +71,9 @@ INTERPRETED = {
         brokers/embedded/engine/facet.py brokers/numbering.py popgate/errors.py processors/messaging.py
         protocols/entrances.py
     """,
+    "classes of tests inherit from theirs": """
+        popgate/clock.py processors/observer.py protocols/observing.py
+    """,
     "they inherit from several classes": """
         brokers/capabilities.py brokers/client_registration.py brokers/dead_letters.py
         brokers/embedded/broker.py brokers/port.py brokers/relay.py brokers/resets.py

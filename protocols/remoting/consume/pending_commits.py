@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import closing
 from typing import Any, Final
 
 from popgate.wire.frames.codes import RequestCode
@@ -34,10 +33,13 @@ class PendingCommits:
         """The response to one of `ORDERED`: its handler starts at once, or after earlier requests."""
         names = command.fields.get("consumerGroup", ""), command.fields.get("topic", "")
         if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
-            with closing(serving):
-                if before := self._under_way.get(names):
+            if before := self._under_way.get(names):
+                try:
                     await asyncio.wait(list(before))
-                return await serving
+                except BaseException:
+                    serving.close()  # it never begins; one that is over cannot be closed in the compiled form
+                    raise
+            return await serving
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         its = self._under_way.setdefault(names, {})
         its[done] = None

@@ -1,0 +1,88 @@
+"""deploy/compile.py: which modules are compiled, and what none of them may have.
+
+mypyc says of some things that it has not got them, and compiles others to code that does something else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy import compile as compiling
+from deploy.compile import INTERPRETED, ROOMS, ROOT, modules
+
+COMPILED = [path for paths in modules().values() for path in paths]
+
+
+def classes_of(path: str) -> Iterator[ast.ClassDef]:
+    tree = ast.parse((ROOT / path).read_text())
+    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def test_each_module_of_a_compiled_room_is_compiled_or_has_its_reason() -> None:
+    left = set(" ".join(INTERPRETED.values()).split())
+    assert not left.intersection(COMPILED)
+    for package in " ".join(ROOMS.values()).split():
+        files = [Path(ROOT, package)] if package.endswith(".py") else Path(ROOT, package).glob("[!_]*.py")
+        names = {str(file.relative_to(ROOT)) for file in files}
+        assert names
+        assert names <= left.union(COMPILED)
+
+
+def test_a_name_that_is_no_module_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "INTERPRETED", {"it is gone": "popgate/gone.py"})
+    with pytest.raises(SystemExit, match=r"not a module: popgate/gone\.py"):
+        modules()
+
+
+def test_no_compiled_dataclass_has_a_class_variable() -> None:
+    """It would become a field that cannot be set: a property does the same."""
+    found = [
+        f"{path}: {owner.name}.{ast.unparse(line)}"
+        for path in COMPILED
+        for owner in classes_of(path)
+        if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list)
+        for line in owner.body
+        if isinstance(line, ast.AnnAssign) and "ClassVar" in ast.unparse(line.annotation)
+    ]
+    assert found == []
+
+
+def test_no_compiled_class_hands_options_to_its_base_by_two_stars() -> None:
+    """They would be given as the first of its options."""
+    found = [
+        f"{path}:{call.lineno}"
+        for path in COMPILED
+        for call in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).startswith("super().")
+        and any(keyword.arg is None for keyword in call.keywords)
+    ]
+    assert found == []
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    """Python refuses it when the module is loaded."""
+    compiled = {path.removesuffix(".py").replace("/", ".") for path in COMPILED}
+    found = []
+    for top in ("popgate", "brokers", "processors", "protocols", "proxy"):
+        for file in Path(ROOT, top).rglob("*.py"):
+            path = str(file.relative_to(ROOT))
+            if path in COMPILED:
+                continue
+            imported = {
+                name.asname or name.name: line.module
+                for line in ast.walk(ast.parse(file.read_text()))
+                if isinstance(line, ast.ImportFrom)
+                for name in line.names
+            }
+            found += [
+                f"{path}: {owner.name}"
+                for owner in classes_of(path)
+                for base in owner.bases
+                if imported.get(ast.unparse(base).partition("[")[0]) in compiled
+            ]
+    assert found == []
