@@ -112,11 +112,3 @@ class QueuePicker(Protocol):
     def pick(self, message: Message, queues: Sequence[Queue], now: float) -> Queue:
         """One of `queues`, which are writable, sorted and at least one."""
         ...
-
-
-class ClusterPicker(Protocol):
-    """Which cluster serves a topic?"""
-
-    def pick(self, context: Context, topic: str, clusters: Sequence[str], now: float) -> str:
-        """One of `clusters`, of which there is at least one."""
-        ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
@@ -45,7 +44,6 @@ from processors.consume.arrivals import ArrivalNotices
 from processors.consume.lite import LiteSubscriptions
 from processors.consume.offsets import GroupOffsets
 from processors.consume.pull import Puller
-from processors.consume.push import PushSession
 from processors.consume.receive import Receiver
 from processors.consume.receive_rules import check_goodbye
 from processors.consume.settlement import Settlement
@@ -347,20 +345,8 @@ class MessagingProcessor:
             await self._broker.end_transaction(context, end)
         self._observer.ended(end.topic, end.resolution, self._clock.monotonic() - began)
 
-    def push(self, context: Context, request: Receive, *, window: int) -> PushSession:
-        """A pop loop with a window, for doors that hand out messages unasked. Its owner stops it."""
-        forever = replace(context, deadline=None, allowance=None)
-        return PushSession(
-            request,
-            window=window,
-            receive=lambda turn: self._receive(forever, turn),
-            give_back=lambda rest: self.give_back(forever, request.topic, request.group, rest),
-            backoff=self._policies.backoff,
-            clock=self._clock,
-        )
-
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
-        """The client ends: remove it, and free what it held where that is safe. Returns its kind, if known.
+        """The client ends: remove it, and free what it held where that is safe. Returns it, if known.
 
         `group`: the group that it names. Raises IllegalGroup, and BadRequest if it is in another group.
         """

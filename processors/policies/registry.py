@@ -1,7 +1,7 @@
 """Policies by name: the built-in ones, and those of installed packages.
 
 A package offers a policy as an entry point in the group `popgate.policies.<kind>`, with the kinds
-`identity`, `permission`, `rate`, `backoff`, `picking` and `clusters`; it names a callable that takes
+`identity`, `permission`, `rate`, `backoff` and `picking`; it names a callable that takes
 the policy's options by keyword.
 """
 
@@ -13,9 +13,8 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
-from popgate.kinds import Authenticator, Authorizer, Backoff, ClusterPicker, QueuePicker, RateLimit
+from popgate.kinds import Authenticator, Authorizer, Backoff, QueuePicker, RateLimit
 from processors.policies.backoff import Exponential
-from processors.policies.clusters import First
 from processors.policies.identity import Anyone
 from processors.policies.permission import Everything
 from processors.policies.queue_selector import GroupsThenTurns
@@ -29,7 +28,6 @@ _HOUSE: Mapping[str, Mapping[str, Callable[..., object]]] = {
     "rate": {"unlimited": Unlimited, "per-client": PerClient},
     "backoff": {"exponential": Exponential},
     "picking": {"groups-then-turns": GroupsThenTurns},
-    "clusters": {"first": First},
 }
 
 
@@ -46,7 +44,6 @@ class Policies:
     rate: RateLimit = field(default_factory=Unlimited)
     backoff: Backoff = field(default_factory=Exponential)
     queues: QueuePicker = field(default_factory=GroupsThenTurns)
-    clusters: ClusterPicker = field(default_factory=First)
 
 
 def names_of(kind: str) -> list[str]:

@@ -284,7 +284,6 @@ def policies_values(settings: Settings) -> Policies:
         rate=_policy("rate", named.rate),
         backoff=_policy("backoff", named.backoff),
         queues=_policy("picking", named.picking),
-        clusters=_policy("clusters", named.clusters),
     )
 
 

@@ -309,8 +309,6 @@ class Policies(Group):
     """How long the gateway rests before it tries something again: `exponential?initial=0.1&longest=5`."""
     picking: str = "groups-then-turns"
     """Which queue takes a message: `groups-then-turns`, one queue for a message group, else in turn."""
-    clusters: str = "first"
-    """Which cluster serves a topic: `first`."""
 
 
 class Retention(Group):

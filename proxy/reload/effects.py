@@ -62,7 +62,7 @@ _RESTART = """
     limits.max_delay_s
     lite.max_subscriptions lite.max_topics
     remoting.mapped_groups remoting.pulled_groups
-    policies.identity policies.permission policies.rate policies.backoff policies.picking policies.clusters
+    policies.identity policies.permission policies.rate policies.backoff policies.picking
     retention.age_s retention.max_bytes retention.interval_s retention.tombstone_s
     transactions.first_check_s transactions.check_interval_s transactions.max_checks transactions.max_age_s
     metrics.max_topics metrics.max_groups metrics.forget_s

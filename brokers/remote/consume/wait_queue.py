@@ -153,14 +153,6 @@ class WaitQueue:
         if not line.waiters and not line.watched and self._lines.get(line.key) is line:
             del self._lines[line.key]
 
-    def lines_of(self, topic: str, group: str) -> int:
-        """How many wait for messages of a topic for a group."""
-        return sum(
-            len(line.waiters)
-            for key, line in self._lines.items()
-            if key.topic == topic and key.group == group
-        )
-
     def wake_all(self, *, topic: str = "", group: str = "") -> None:
         """Something changed: those of the topic, or of the group, or everybody look for themselves."""
         for key, line in list(self._lines.items()):

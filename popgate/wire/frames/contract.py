@@ -29,15 +29,3 @@ class Wire(Protocol[Event_co]):
     def data_to_send(self) -> list[bytes]:
         """Remove and return the bytes for the peer."""
         ...
-
-
-class TimedWire(Wire[Event_co], Protocol[Event_co]):
-    """A wire that does something by time. Times are loop seconds."""
-
-    def deadline(self) -> float | None:
-        """When `tick` is due; None: nothing is waited for."""
-        ...
-
-    def tick(self, now: float) -> None:
-        """Run timeouts that are due at `now`."""
-        ...

@@ -256,15 +256,3 @@ async def test_scenario_06_a_half_message_nobody_ended_is_asked_about(
         EndTransaction("orders", check.transaction_id, "id-coffee", Resolution.COMMIT, from_check=True),
     )
     assert bodies(await one.receive(context, ASKED)) == [b"coffee"]
-
-
-async def test_a_push_session_gives_what_it_did_not_hand_out_to_others(
-    one: MessagingProcessor, other: MessagingProcessor, context: Context, clock: MovableClock
-) -> None:
-    await send(one, context, *(made(str(n).encode()) for n in range(6)))
-    session = one.push(context, ASKED, window=4)
-    first = await anext(session)
-    await session.stop()
-    rest = await until(lambda: other.receive(context, ASKED), turn=lambda: clock.advance(0))
-    assert {first.body, *bodies(rest)} == {str(n).encode() for n in range(6)}
-    assert all(message.attempt == 1 for message in rest)

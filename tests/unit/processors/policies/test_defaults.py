@@ -1,10 +1,9 @@
-"""The policies without an opinion: identity, permission, clusters."""
+"""The policies without an opinion: identity, permission."""
 
 from __future__ import annotations
 
 from popgate.context import ANONYMOUS, Context
 from popgate.kinds import NO_CREDENTIALS, Action, Resource, ResourceKind
-from processors.policies.clusters import First
 from processors.policies.identity import Anyone
 from processors.policies.permission import Everything
 
@@ -12,7 +11,3 @@ from processors.policies.permission import Everything
 def test_everybody_is_anonymous_and_may_do_everything() -> None:
     assert Anyone().authenticate(Context(), NO_CREDENTIALS, 0.0) is ANONYMOUS
     assert Everything().allows(Context(), Action.DELETE, Resource(ResourceKind.TOPIC, "orders"), 0.0)
-
-
-def test_the_first_cluster_serves_every_topic() -> None:
-    assert First().pick(Context(), "orders", ["east", "west"], 0.0) == "east"

@@ -18,7 +18,6 @@ def test_every_kind_of_the_house_can_be_made_by_name() -> None:
         "rate": (make_policy("rate", "unlimited"), defaults.rate),
         "backoff": (make_policy("backoff", "exponential"), defaults.backoff),
         "picking": (make_policy("picking", "groups-then-turns"), defaults.queues),
-        "clusters": (make_policy("clusters", "first"), defaults.clusters),
     }
     assert all(type(policy) is type(default) for policy, default in made.values())
 

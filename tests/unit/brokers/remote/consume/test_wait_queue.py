@@ -99,11 +99,9 @@ async def test_a_change_wakes_those_whom_it_concerns(waiters, clock):
     assert await asyncio.gather(*tasks) == ["", "", "", None]
 
 
-async def test_lines_are_counted_and_bounded(waiters, clock):
+async def test_lines_are_bounded(waiters, clock):
     for _ in range(100):
         stand(waiters, clock)
-    assert waiters.lines_of("T", "G") == 100
-    assert waiters.lines_of("T", "H") == 0
     with pytest.raises(TooManyRequests):
         waiters.join(KEY, clock.monotonic() + 1)
     waiters.end_all()
