@@ -163,7 +163,7 @@ class TestMapped:
         async def position(*_: object) -> int:
             return 3
 
-        monkeypatch.setattr(stage.broker, "commit", nothing)
+        monkeypatch.setattr(stage.broker, "reset_queue", nothing)
         monkeypatch.setattr(stage.processor.offsets, "committed", position)
         await by_tool(member.door, **fields)
         monkeypatch.undo()
@@ -260,10 +260,11 @@ class TestPulled:
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         begun: list[int] = []
+        real = stage.processor.offsets.begin_read
 
         async def begin_read(*words: Any) -> int:
             begun.append(words[-1])
-            return begun[-1]
+            return await real(*words)
 
         monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
         await reset(stage, StartFrom.FIRST)
@@ -277,12 +278,14 @@ class TestPulled:
     ) -> None:
         begun: list[int] = []
         answers: list[int | None] = [None, None, 0, None, 1]
+        real = stage.processor.offsets.begin_read
 
         async def begin_read(*words: Any) -> int:
             begun.append(words[-1])
             answer = answers.pop(0)
             if answer is None:
                 raise BrokerUnavailable("away")
+            assert await real(*words) == words[-1]
             return answer
 
         monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
@@ -354,13 +357,13 @@ class TestPulled:
     async def test_a_commit_that_crosses_it_does_not_undo_it(
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real, go_on = stage.processor.offsets.commit, asyncio.Event()
+        real, go_on = stage.processor.offsets.commit_read, asyncio.Event()
 
-        async def slow(*words: Any) -> None:
+        async def slow(*words: Any) -> int | None:
             await go_on.wait()
-            await real(*words)
+            return await real(*words)
 
-        monkeypatch.setattr(stage.processor.offsets, "commit", slow)
+        monkeypatch.setattr(stage.processor.offsets, "commit_read", slow)
         fields = {**reader._queue(0, TOPIC), "commitOffset": 2}
         before = asyncio.ensure_future(reader.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
         await stage.pass_s(0)
