@@ -12,10 +12,10 @@ _DAY_MS = 24 * _HOUR_MS
 
 @dataclass(slots=True, frozen=True)
 class EmbeddedSettings:
-    """Values for `EmbeddedBroker`; nobody below it reads a configuration.
+    """Values for `EmbeddedBroker`; no module below it reads a configuration.
 
     `name` is the broker's name in routes and receipts; it has no blanks. `store_host` ("ip:port")
-    stands in every record and offset message id: clients that look up by id dial it.
+    is in every record and offset message id: clients that look up by id connect to it.
     """
 
     name: str = "popgate"

@@ -45,11 +45,11 @@ _MOST_GROUP_IDS = 1 << 32
 
 
 class QueueState:
-    """Where one queue of `topic` stands.
+    """The state of one queue of `topic`.
 
-    `minimum`: the first offset kept. `maximum`: the next to be given to a message. `visible`: all
-    below are committed and may be read. `last_store_ms`: store times of a queue never go back.
-    `holes`: offsets from the minimum on whose messages compaction removed.
+    `minimum`: the first offset kept. `maximum`: the next offset to assign. `visible`: all
+    below are committed and can be read. `last_store_ms`: store times of a queue never decrease.
+    `holes`: the number of offsets from the minimum on whose messages compaction removed.
     """
 
     __slots__ = ("holes", "last_store_ms", "maximum", "minimum", "queue_id", "topic", "visible")
@@ -133,7 +133,7 @@ class Catalog:
         return f"<Catalog topics {len(self._topics)} groups {len(self._groups)}>"
 
     def load(self) -> None:
-        """Read everything from the store, forgetting what was in memory."""
+        """Read everything from the store, replacing the contents of memory."""
         for known in (self._topics, self._topics_by_id, self._groups, self._groups_by_id):
             known.clear()
         self._next_topic_id = int(self._store.get(META, _NEXT_TOPIC_ID) or 1)

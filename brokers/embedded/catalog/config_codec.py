@@ -19,7 +19,7 @@ from popgate.model import (
 
 
 def topic_out(topic_id: int, config: TopicConfig) -> bytes:
-    """The settings of a topic as they stand in the store, with its id."""
+    """Encodes the settings of a topic, with its id, for the store."""
     return json.dumps(
         {
             "id": topic_id,
@@ -36,7 +36,7 @@ def topic_out(topic_id: int, config: TopicConfig) -> bytes:
 
 
 def topic_in(stored: Mapping[str, Any]) -> TopicConfig:
-    """The settings of a topic as they stand in the store."""
+    """Decodes the settings of a topic from the store."""
     return TopicConfig(
         stored["name"],
         tuple(MessageType(kind) for kind in stored["message_types"]),
@@ -50,7 +50,7 @@ def topic_in(stored: Mapping[str, Any]) -> TopicConfig:
 
 
 def group_out(group_id: int, config: GroupConfig) -> bytes:
-    """The settings of a consumer group as they stand in the store, with its id."""
+    """Encodes the settings of a consumer group, with its id, for the store."""
     retry: dict[str, object]
     if isinstance(config.retry, ExponentialRetry):
         retry = {
@@ -77,7 +77,7 @@ def group_out(group_id: int, config: GroupConfig) -> bytes:
 
 
 def group_in(stored: Mapping[str, Any]) -> GroupConfig:
-    """The settings of a group as they stand in the store."""
+    """Decodes the settings of a group from the store."""
     retry = stored["retry"]
     policy: CustomizedRetry | ExponentialRetry
     if "delays_ms" in retry:

@@ -169,7 +169,7 @@ class Engine:
         return topic.queues[queue_id]
 
     def settled(self) -> asyncio.Future[None]:
-        """Done when this turn's batch is. The caller's own: to cancel it hurts nobody."""
+        """A future of this turn's batch. The caller may cancel it without an effect on others."""
         return self.store.settled()
 
     def fall_due(self, now_ms: int) -> None:
@@ -273,7 +273,7 @@ class Engine:
         self.lites.load()
 
     def _come_back(self, error: BaseException) -> None:
-        """The store works again after a failed write: begin anew from what is in it."""
+        """The store works again after a failed write: rebuild memory from it."""
         _log.warning("reading %r again after a failed write: %s", self.store, error)
         self._read_again()
         self.store.commit()

@@ -65,7 +65,7 @@ class PendingResets:
         return self._until_ms.get(queue, now_ms) > now_ms
 
     def end(self, queue: ResetQueue) -> None:
-        """A reader began there, or the position was set by somebody who reads nothing."""
+        """A reader started there, or a client that is no reader set the position."""
         if self._until_ms.pop(queue, None) is not None:
             self._store.delete(META, _key(queue))
 

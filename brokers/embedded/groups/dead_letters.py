@@ -52,9 +52,9 @@ class DeadLetters:
         self._clock = clock
 
     def add(self, group: Group, topic: Topic, record: bytes, *, spent: bool = False) -> None:
-        """Copy a record of `topic` to the dead-letter topic of `group`, which is made on demand.
+        """Copy a record of `topic` to the dead-letter topic of `group`, which is created on demand.
 
-        `spent`: its attempts were used up, and nobody asked for this.
+        `spent`: its attempts were used up; no client requested it.
         """
         decoded = decode_record(record)
         origin = _taken_from(group, topic, decoded)

@@ -20,13 +20,13 @@ _LONGEST_LANE = 1_024
 
 
 class Entry:
-    """One delivery, or the rest between two. Never changed: every step makes a new one.
+    """One delivery, or the delay between two. Immutable: every step creates a new one.
 
-    `due_ms`: until then nobody gets the message. `pop_ms` names the delivery; the next one has a
-    greater one (0: there was none yet). `attempt` counts deliveries. `held`: a client has it, its
-    receipt is good until `due_ms`; else it was given back, waits for its turn or rests. `lane`:
-    the message group's line in an ordered group. `attempt_id`, `holder`: of the receive that took it.
-    `renewals`: how often the delivery's time was changed. Messages taken together share one entry.
+    `due_ms`: until then the message is hidden. `pop_ms` identifies the delivery; the next one has a
+    greater value (0: there was none yet). `attempt` counts deliveries. `held`: a client has it, and its
+    receipt is valid until `due_ms`; else it was returned, waits for its turn or for its delay. `lane`:
+    the message group's lane in an ordered group. `attempt_id`, `holder`: of the receive that took it.
+    `renewals`: how often its invisible time was changed. Messages taken together share one entry.
     """
 
     __slots__ = ("attempt", "attempt_id", "due_ms", "held", "holder", "lane", "pop_ms", "renewals")
@@ -63,7 +63,7 @@ class Entry:
         )
 
     def encode(self) -> bytes:
-        """As it stands in the store."""
+        """The stored form."""
         return self.front() + self.lane_name()
 
     def front(self) -> bytes:
@@ -85,8 +85,8 @@ class Entry:
 class Lane:
     """The unfinished messages of one message group in one queue, for an ordered group.
 
-    Finished ones leave `offsets` when they come to its head. `queued` is the offset that stands in
-    `ready` for the lane, or one of the two below; others that are found there are void.
+    Finished ones leave `offsets` when they reach its head. `queued` is the lane's offset in
+    `ready`, or one of the two values below; other offsets found there are obsolete.
     """
 
     __slots__ = ("name", "offsets", "queued", "waiting")
@@ -106,7 +106,7 @@ class Lane:
 
 
 def decode_entry(value: bytes) -> Entry:
-    """The entry; its lane, if it is told, has nothing but its name."""
+    """The decoded entry; its lane, if it has one, has only a name."""
     due_ms, pop_ms, attempt, flags, length, more = _HEAD.unpack_from(value)
     begin = _HEAD.size
     middle = begin + length
@@ -117,11 +117,11 @@ def decode_entry(value: bytes) -> Entry:
 
 
 def not_later(entry: Entry, now_ms: int) -> Entry:
-    """The entry, or one that is due earlier if the wall clock went back while nobody looked.
+    """The entry, or one that is due earlier if the wall clock was set back meanwhile.
 
-    A delivery of the future is one of a clock that was wrong; it must not block for as long. One of
-    the next second may be right: each delivery of a message has a later name than the one before.
-    Nor is the clock of one wrong that is due before its name: that is but later than an older name.
+    A delivery time in the future comes from a wrong clock, and must not block the message for as long. A
+    time within the next second may be right: each delivery of a message has a later time than the previous
+    one. Nor was the clock wrong if the entry is due before its own time: that was raised above an older one.
     """
     if entry.pop_ms <= now_ms + _NAMES_AHEAD_MS or entry.due_ms < entry.pop_ms:
         return entry
@@ -130,7 +130,7 @@ def not_later(entry: Entry, now_ms: int) -> Entry:
 
 
 def short_text(text: str) -> str:
-    """A client's text, or what stands for it when it is too long for an entry or is no UTF-8."""
+    """A client's text, or a replacement when it is too long for an entry or not UTF-8."""
     if len(text) <= _LONGEST_TEXT // 4 and text.isascii():
         return text
     packed = text.encode("utf-8", "surrogatepass")

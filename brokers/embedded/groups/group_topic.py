@@ -67,11 +67,11 @@ class GroupTopic:
         return self.topic.name if self.main is None else self.main.topic.name
 
     def begin(self, only: int | None = None) -> bool:
-        """Fix where the group starts, on every queue it has no position on; whether that was needed.
+        """Set the group's start on every queue without a position; returns whether there was one.
 
         A group that never read the topic starts where its settings say; on queues that were added
-        since, everything is new to it. `only`: the queue whose position it tells; it reads no other by
-        that.
+        later, it starts at the first message. `only`: the queue whose position is being set; the others
+        stay unread.
         """
         if len(self.ledgers) == len(self.topic.queues):
             return False
@@ -112,7 +112,7 @@ class GroupTopic:
         return True
 
     def _know_lanes(self, looks: int) -> bool:
-        """Find out to which message groups belongs what is unfinished; whether all of it is known."""
+        """Find the message groups of unfinished messages; returns whether all are known."""
         if self._unknown is None:
             self._unknown = [
                 (ledger, offset)

@@ -34,7 +34,7 @@ class GroupTopicIndex:
         return (share for shares in self._shares.values() for share in shares.values())
 
     def load(self, now_ms: int) -> None:
-        """Find what is unfinished in the store; what belongs to no topic or group is left to retention."""
+        """Load unfinished messages from the store; those of no topic or group are left to retention."""
         store = self._parts.store
         entries: dict[int, Entry] = {}
         ledger: Ledger | None = None
@@ -82,7 +82,7 @@ class GroupTopicIndex:
         return share
 
     def peek(self, topic: Topic, group: Group) -> GroupTopic:
-        """The share as it is, for a look at it: one that is not in memory does not come back for that."""
+        """The share for reading only: one that is not in memory is not loaded permanently."""
         share = self.in_memory(topic.id, group.id)
         if share is None:
             share = GroupTopic(topic, group, self._parts)
@@ -169,7 +169,7 @@ class GroupTopicIndex:
             share.retries.main = share
 
     def raise_floor(self, topic: Topic, queue: QueueState, now_ms: int) -> None:
-        """Retention removed messages from a queue: tell all who have something of it."""
+        """Retention removed messages from a queue: update the ledgers of all groups."""
         for share in self._shares.get(topic.id, {}).values():
             ledger = share.ledgers.get(queue.queue_id)
             if ledger is not None:

@@ -29,7 +29,7 @@ class Holder(Protocol):
 
 
 class InvisibilityHeap:
-    """A timed machine over the ledgers: `tick` tells them what fell due."""
+    """A timed machine over the ledgers: `tick` passes them expired messages."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Holder, Entry | None, Sequence[int]]] = []
@@ -59,10 +59,10 @@ class InvisibilityHeap:
         return self._heap[0][0] if self._heap else None
 
     def tick(self, now_ms: int, looks: int) -> None:
-        """Tell ledgers what fell due, the earliest first, until that cost `looks`.
+        """Pass expired messages to their ledgers, the earliest first, up to the cost `looks`.
 
-        What goes wrong with one message is told to the log and tried again later: it must not keep
-        the others back. A ledger that raises has changed nothing.
+        A failure with one message is logged and retried later: it must not delay
+        the others. A ledger that raises has changed nothing.
         """
         heap = self._heap
         while heap and heap[0][0] <= now_ms and looks > 0:
@@ -86,7 +86,7 @@ class InvisibilityHeap:
                     self.add(now_ms + _TRIED_AGAIN_MS, ledger, current, (offset,))
 
     def _sweep(self) -> None:
-        """Drop what is not true any more."""
+        """Remove obsolete items."""
         kept: list[tuple[int, int, Holder, Entry | None, Sequence[int]]] = []
         self._size = 0
         for due_ms, order, ledger, entry, offsets in self._heap:

@@ -63,8 +63,8 @@ class LedgerParts:
 
 
 class Ledger(ABC):
-    """`ready`: offsets that are free again after a delivery, those that are so the longest first.
-    `refused`: free ones that did not pass a filter; they wait for a pop with another one.
+    """`ready`: offsets that are free again after a delivery, the longest free first.
+    `refused`: free ones that did not pass a filter; they wait for a pop with another filter.
     """
 
     __slots__ = (
@@ -135,7 +135,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def _is_free(self, offset: int) -> bool:
-        """Whether a message stands among those that are free. Slow, and rarely needed."""
+        """Whether a message is among the free ones. Slow, and rarely needed."""
 
     @abstractmethod
     def _skip(self, want: PopAttempt, offset: int, entry: Entry) -> None:
@@ -186,7 +186,7 @@ class Ledger(ABC):
         return again
 
     def free(self, offset: int, entry: Entry, now_ms: int) -> None:
-        """Undo a delivery that reached nobody: it was no attempt, and the message is free now."""
+        """Undo a delivery that reached no consumer: it is not counted, and the message is free."""
         self._set(offset, Entry(now_ms, entry.pop_ms, entry.attempt - 1, False, "", "", entry.lane))
         if entry.due_ms > now_ms or not self._is_free(offset):
             self._make_ready(offset, now_ms)
@@ -213,13 +213,13 @@ class Ledger(ABC):
         return 1
 
     def raise_floor(self, now_ms: int) -> None:
-        """Retention removed the messages below the queue's minimum: nobody can finish them now."""
+        """Retention removed the messages below the queue's minimum: drop their entries."""
         minimum = self.queue.minimum
         for offset in list(takewhile(lambda offset: offset < minimum, self.entries)):
             self.finish(offset, now_ms)
 
     def seek(self, offset: int, now_ms: int) -> None:
-        """Begin anew at `offset`; what was held or rested is forgotten."""
+        """Continue at `offset`; entries of held and delayed messages are dropped."""
         store = self.parts.store
         for known in self.entries:
             store.delete(INFLIGHT, self._key(known))
@@ -229,7 +229,7 @@ class Ledger(ABC):
         self._tell_free()
 
     def pass_over(self, offset: int) -> None:
-        """Nobody gets what is between the frontier and `offset`: it has no entries, or has them no more."""
+        """Skip the messages between the frontier and `offset`: their entries are removed."""
         self._move_frontier(offset)
 
     def tidy(self) -> None:
@@ -297,7 +297,7 @@ class Ledger(ABC):
         return True
 
     def _copy_to_dead_letters(self, offset: int, record: bytes, *, spent: bool) -> None:
-        """A damaged one stays where it is, and is told."""
+        """A damaged one stays where it is, and is reported."""
         topic = self.queue.topic
         if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
             self.parts.dead_letters.add(self.group, topic, record, spent=spent)

@@ -29,7 +29,7 @@ _CHUNK = 64
 
 
 class OrderedLedger(Ledger):
-    """`scanned`: all below stand in their lanes. `ready` holds the heads that can be delivered."""
+    """`scanned`: all messages below are in their lanes. `ready` has the heads that can be delivered."""
 
     __slots__ = ("lanes", "scanned", "taken")
     ordered = True
@@ -85,7 +85,7 @@ class OrderedLedger(Ledger):
         return looked_ahead and self.last_pop_ms <= self.kept_pop_ms
 
     def notice(self, count: int) -> None:
-        """Let new messages join their lanes, so that those of held message groups wake nobody."""
+        """Add new messages to their lanes, so that those of held message groups wake no consumer."""
         if not self.ready:
             self._look_ahead(self.parts.settings.max_scan, self.parts.settings.max_scan, {})
         super().notice(count)
@@ -125,11 +125,11 @@ class OrderedLedger(Ledger):
     # -- taking -------------------------------------------------------------------------------
 
     def take(self, want: PopAttempt) -> None:
-        """Take the heads of lanes, and of each lane what may go with its head.
+        """Take the heads of lanes, and of each lane the messages that may follow its head.
 
-        As long as enough lanes seem ready nothing more is looked at. Heads that are then not taken (they
-        died in line, or do not pass the filter) make it look on after others were: what is found goes
-        along with those, or it would wait for them to be finished.
+        As long as enough lanes seem ready, no new messages are read. If some heads are then not taken (they
+        became dead letters, or do not pass the filter), more are read after others were taken: messages of
+        taken lanes are added to those, because they would otherwise wait for them to be finished.
         """
         behind = self.frontier
         whole: list[Lane] = []
@@ -177,7 +177,7 @@ class OrderedLedger(Ledger):
         return behind
 
     def _take_along(self, want: PopAttempt, begin: int, seen: dict[int, bytes], whole: list[Lane]) -> int:
-        """Take what was found from `begin` on in lanes that were taken as a whole."""
+        """Take messages from `begin` on in lanes that were taken completely."""
         behind = 0
         for lane in whole:
             if lane.offsets[-1] >= begin:
@@ -238,7 +238,7 @@ class OrderedLedger(Ledger):
             self.ready.appendleft(offset)
 
     def _lane_queued_as(self, offset: int) -> Lane | None:
-        """The lane that this offset stands for among those that are ready."""
+        """The lane whose head this offset in `ready` is."""
         entry = self.entries.get(offset)
         lane = entry.lane if entry is not None else None
         return lane if lane is not None and lane.queued == offset else None
@@ -251,7 +251,7 @@ class OrderedLedger(Ledger):
             want.refused = True
 
     def _pass(self, behind: int, want: PopAttempt) -> None:
-        """Move the frontier behind what was taken; what waits below it gets its entry."""
+        """Move the frontier past the taken messages; waiting ones below it get their entries."""
         if behind <= self.frontier:
             return
         entries = self.entries

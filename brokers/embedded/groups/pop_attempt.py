@@ -17,12 +17,12 @@ _LOOK_BITS = 12
 
 
 class PopAttempt:
-    """Filled by ledgers, one after the other, until it is `full` or there is nothing more.
+    """Filled by ledgers, one after the other, until it is `full` or no messages are left.
 
-    `room` and `bytes_left` shrink with what is taken, `looks` with what is looked at. `more` says
-    that a ledger stopped because of `looks`; `changed` that something was added to the batch,
-    `repeated` that all of it was taken by an earlier receive already, `refused` that something free
-    was left because it does not pass the filter.
+    `room` and `bytes_left` shrink with taken messages, `looks` with examined ones. `more`:
+    a ledger stopped because of `looks`; `changed`: something was added to the batch,
+    `repeated`: an earlier receive had taken all of them already, `refused`: free messages
+    were left because they do not pass the filter.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class PopAttempt:
         return f"<PopAttempt room {self.room} taken {len(self.taken)}>"
 
     def turn_to(self, topic_type: int) -> None:
-        """What is taken from now on is of another kind of topic: its receipts say so."""
+        """Messages taken from now on are of another kind of topic, which their receipts contain."""
         self.topic_type = topic_type
         self.made = {}
 

@@ -19,8 +19,8 @@ def find_delivery(
 ) -> tuple[Ledger, int, Entry] | None:
     """The ledger, the offset and the entry of the delivery; None if the message is finished.
 
-    A receipt of the group's retry topic is for what `share` has of that. Raises IllegalReceipt for
-    what was never given to this group, ReceiptExpired for what was.
+    A receipt of the group's retry topic refers to `share.retries`. Raises IllegalReceipt for
+    a receipt that this group never got, ReceiptExpired for an old one.
     """
     fields = handle.split(" ")
     if share is not None and len(fields) == 9 and len(handle) < 256 and fields[5] == broker:
@@ -44,7 +44,7 @@ def find_delivery(
 def find_undelivered(
     share: GroupTopic | None, topic: Topic, broker: str, handle: str
 ) -> tuple[Ledger, int, Entry] | None:
-    """The same for a delivery that reached nobody, whose time may be over; None if there is none such."""
+    """The same for a delivery that reached no consumer and may have expired; None if there is none."""
     try:
         ledger, receipt = _ledger_of(share, topic, broker, handle)
     except IllegalReceipt:
@@ -56,7 +56,7 @@ def find_undelivered(
 
 
 def encode_handle(ledger: Ledger, offset: int, entry: Entry, broker: str) -> str:
-    """The receipt of a delivery, as it stands now."""
+    """The current receipt of a delivery."""
     queue = ledger.queue
     return Receipt(
         offset,
@@ -72,7 +72,7 @@ def encode_handle(ledger: Ledger, offset: int, entry: Entry, broker: str) -> str
 
 
 def expired(handle: str) -> ReceiptExpired:
-    """For a message that is finished, when somebody wants to do something else with it."""
+    """The error for an operation on a finished message."""
     return ReceiptExpired(handle, _FINISHED)
 
 

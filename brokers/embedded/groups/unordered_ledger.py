@@ -21,9 +21,9 @@ _FEW = 32
 
 
 class UnorderedLedger(Ledger):
-    """`returned`: a heap of those that were taken and given back before anybody had them.
+    """`returned`: a heap of messages that were taken and returned before any consumer had them.
 
-    `new_first`: whose turn it is when one message is wanted, and there are free and new ones.
+    `new_first`: whether a new or a free message is next when one is requested and there are both.
     """
 
     __slots__ = ("new_first", "returned")
@@ -41,10 +41,10 @@ class UnorderedLedger(Ledger):
         return len(self.entries) >= self.parts.settings.max_in_flight
 
     def take(self, want: PopAttempt) -> None:
-        """Take what is free again and what is new, as far as there is room.
+        """Take free and new messages, as far as there is room.
 
-        When there is too much of both, each gets its part, so that messages which fail for ever do
-        not keep the others back.
+        With too many of both, each kind gets a share, so that messages which always fail do
+        not block the others.
         """
         self._reconsider(want)
         if self.returned:
@@ -81,7 +81,7 @@ class UnorderedLedger(Ledger):
         return self.frontier < self.queue.visible and not self.is_full()
 
     def _take_free(self, want: PopAttempt, at_most: int) -> None:
-        """Take up to `at_most` of those that are free again; those given back come first."""
+        """Take up to `at_most` free messages; returned ones come first."""
         least_room = want.room - at_most
         while want.room > least_room and want.looks > 0 and not want.full:
             wanted = min(want.room - least_room, _FEW)
@@ -152,7 +152,7 @@ class UnorderedLedger(Ledger):
             want.changed = True
 
     def _skip(self, want: PopAttempt, offset: int, entry: Entry) -> None:
-        """A delivered message that does not pass the filter any more is kept, for one that it passes."""
+        """Keep a free message that does not pass this filter for a pop with another filter."""
         self.refused.setdefault(want.filter_key, []).append(offset)
         want.refused = True
 

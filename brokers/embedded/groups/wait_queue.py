@@ -26,9 +26,9 @@ _FULL = "polling full"
 
 
 class Waiter:
-    """One who waits. `queue_id` -1: any queue will do. `room`: how many messages it would take.
+    """A waiting consumer. `queue_id` -1: any queue. `room`: how many messages it would take.
 
-    `seen`: the last wake before it looked and found nothing. `wake`: the one that it got, 0 for none.
+    `seen`: the last wake-up before it found nothing. `wake`: the number of its own wake-up, 0 for none.
     """
 
     __slots__ = ("future", "line", "queue_id", "room", "seen", "wake")
@@ -106,7 +106,7 @@ class WaitQueue:
         return waiter.wake
 
     def keys(self, topic_id: int) -> Sequence[Hashable]:
-        """The keys of a topic that somebody waits for."""
+        """The keys of a topic with waiting consumers."""
         lines = self._topics.get(topic_id)
         return [key for key, line in lines.items() if line.waiters] if lines else ()
 
@@ -116,7 +116,7 @@ class WaitQueue:
         return len(line.waiters) if line is not None else 0
 
     def anybody(self, topic_id: int, key: Hashable) -> bool:
-        """Whether somebody waits in this line."""
+        """Whether a consumer waits in this line."""
         return key in self._topics.get(topic_id, {})
 
     def wake(self, topic_id: int, key: Hashable, queue_id: int, messages: int) -> None:
@@ -132,7 +132,7 @@ class WaitQueue:
             messages -= waiter.room
 
     def pass_on(self, topic_id: int, key: Hashable, wake: int) -> None:
-        """Wake number `wake` was no use to its waiter: somebody else's turn, if one has not looked since."""
+        """Wake-up number `wake` brought its waiter nothing: wake another one that has not looked since."""
         line = self._topics.get(topic_id, {}).get(key)
         if line is not None:
             self._wake_one(line, -1, wake)
@@ -163,7 +163,7 @@ class WaitQueue:
         return line
 
     def _close_line(self, topic_id: int, line: Line) -> None:
-        """Forget a line that nobody stands in."""
+        """Remove an empty line."""
         if not line.waiters:
             lines = self._topics.get(topic_id, {})
             if lines.get(line.key) is line:

@@ -50,9 +50,9 @@ class BoundedCache(Generic[Key, Value]):
         return iter(self._kept.items())
 
     def add(self, key: Key, value: Value) -> Value:
-        """Keep it, and forget those used longest ago that can be read again, until there is room.
+        """Add an object, and evict the least recently used ones that can be read again.
 
-        Never itself, even when everything else is busy: whoever adds it goes on to change it.
+        Never the new one, even when all others are busy: its caller is about to change it.
         """
         kept = self._kept
         if len(kept) >= self._most and key not in kept:

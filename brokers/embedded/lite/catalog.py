@@ -40,10 +40,10 @@ _LONG_MS = 24 * 3_600_000
 
 
 class LiteTopic:
-    """Where one lite topic stands.
+    """The state of one lite topic.
 
-    `minimum`: the first offset that may still be there. `maximum`: the next to be given. `visible`:
-    all below are committed and may be read. `due_ms`: when it is looked at, 0: never.
+    `minimum`: the first offset that may still exist. `maximum`: the next to assign. `visible`:
+    all below are committed and can be read. `due_ms`: the time of its next check, 0: never.
     """
 
     __slots__ = ("due_ms", "gone", "id", "last_ms", "maximum", "minimum", "name", "topic", "turn", "visible")
@@ -114,7 +114,7 @@ class LiteCatalog:
         return lite
 
     def glance(self, topic: Topic, name: str) -> LiteTopic | None:
-        """The same for a look at it: one that is not in memory does not come back for that."""
+        """The same for reading only: one that is not in memory is not loaded permanently."""
         lite = self._kept.peek((topic.id, name))
         if lite is None and not (
             self._deleted_turn == self._store.turn and (topic.id, name) in self._deleted
@@ -164,7 +164,7 @@ class LiteCatalog:
     # -- messages -----------------------------------------------------------------------------
 
     def append(self, lite: LiteTopic, queue_id: int, offset: int, now_ms: int) -> None:
-        """Its next message lies there."""
+        """Record the place of its next message."""
         if self._turn != self._store.turn:
             # Each batch raises what its own messages reached: a later one may still be on its way.
             self._turn = self._store.turn
@@ -181,7 +181,7 @@ class LiteCatalog:
             self.look_at(lite, self.next_look_ms(lite, now_ms))
 
     def read(self, lite: LiteTopic, offsets: Sequence[int]) -> list[tuple[bytes, Record] | None]:
-        """Committed records, as they stand in the store and decoded; None for what is gone or damaged."""
+        """Committed records, stored and decoded; None for a removed or damaged one."""
         topic = lite.topic
         keys = [log_key(topic.id, lite.id, offset) for offset in offsets]
         return [self._read(topic, spot) for spot in self._store.get_many(LITE, keys)]

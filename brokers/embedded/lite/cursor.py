@@ -43,9 +43,9 @@ class CursorParts:
 
 
 class Cursor:
-    """`frontier`: the first offset never delivered. `entries`: what is below it and not finished.
+    """`frontier`: the first offset never delivered. `entries`: unfinished messages below it.
 
-    Steps change memory; `settle` at their end puts what it has become into the store's batch.
+    Steps change memory; `settle` at their end puts the new state into the store's batch.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Cursor:
         return max(self.frontier, self.lite.minimum) < self.lite.visible
 
     def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
-        """Go on with what is in the store; a wall clock that was set back meanwhile blocks nothing."""
+        """Restore from the store; a wall clock that was set back meanwhile blocks nothing."""
         self.entries = {offset: not_later(entry, now_ms) for offset, entry in entries.items()}
 
     # -- taking ---------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Cursor:
         want.bytes_left -= decoded.size
 
     def receipt(self, offset: int, entry: Entry, broker: str) -> str:
-        """The handle of a delivery, as it stands now."""
+        """The current handle of a delivery."""
         hidden_ms = max(entry.due_ms - entry.pop_ms, 0)
         return Receipt(
             offset, entry.pop_ms, hidden_ms, ORDERED, 0, broker, LITE_QUEUE, offset, self.lite.id
@@ -186,7 +186,7 @@ class Cursor:
         return entry
 
     def free(self, offset: int, now_ms: int) -> None:
-        """Undo a delivery that reached nobody: it was no attempt, and the message is free now."""
+        """Undo a delivery that reached no consumer: it is not counted, and the message is free."""
         self.turn = self.parts.store.turn
         old = self.entries[offset]
         self.entries[offset] = Entry(now_ms, old.pop_ms, old.attempt - 1, False)
@@ -208,7 +208,7 @@ class Cursor:
         return cost
 
     def seek(self, offset: int) -> None:
-        """Begin anew at `offset`; what was held or rested is forgotten."""
+        """Continue at `offset`; entries of held and delayed messages are dropped."""
         self.turn = self.parts.store.turn
         self.entries.clear()
         self.frontier = offset

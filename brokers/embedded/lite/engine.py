@@ -84,7 +84,7 @@ class LiteEngine:
         return f"<LiteEngine {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
 
     def load(self) -> None:
-        """Start from what is in the store, forgetting what was in memory."""
+        """Load from the store, replacing the contents of memory."""
         self._due.load()
         for topic in self._catalogue.topics():
             self.settings_changed(topic)
@@ -109,7 +109,7 @@ class LiteEngine:
         return (there, known_group) if there is not None else None
 
     def place(self, group: Group, lite: LiteTopic) -> Cursor:
-        """The group's place in a lite topic; one that never was there starts where its settings say."""
+        """The group's position in a lite topic; a new one starts where the group's settings say."""
         cursor = self.find_place(group, lite.topic, lite.id)
         if cursor is None:
             last = group.config.start_from is StartFrom.LAST
@@ -128,7 +128,7 @@ class LiteEngine:
         return cursor
 
     def glance(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:
-        """The same for a look at it, and never to change it: it may not be the one that counts."""
+        """The same for reading only: it may be a copy that is not kept."""
         cursor = self._places.peek((group.id, topic.id, lite_id))
         return cursor or self._read(group, topic, lite_id, self.topics.glance)
 
@@ -186,7 +186,7 @@ class LiteEngine:
     # -- what comes and goes --------------------------------------------------------------------
 
     def delete(self, lite: LiteTopic) -> None:
-        """Forget a lite topic, every group's place in it, and tell who subscribes to it."""
+        """Remove a lite topic and every group's position in it, and notify its subscribers."""
         topic = lite.topic
         for group in self._bound_groups(topic):
             place = self.find_place(group, topic, lite.id)

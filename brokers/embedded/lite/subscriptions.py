@@ -81,7 +81,7 @@ class Subscriptions:
     # -- looking ------------------------------------------------------------------------------
 
     def find(self, client_id: str, group: Group, topic: Topic) -> Subscriber | None:
-        """The subscriber, which is thereby seen to live; None when it has told nothing."""
+        """The subscriber, whose sign of life this is; None without subscriptions."""
         subscriber = self._clients.get(client_id, {}).get((group.name, topic.name))
         if subscriber is None or subscriber.group is not group or subscriber.topic is not topic:
             return None
@@ -113,9 +113,9 @@ class Subscriptions:
     def add(
         self, client_id: str, group: Group, topic: Topic, names: Sequence[str], most: int, *, claims: bool
     ) -> list[str]:
-        """Subscribe to these as well; those that are new.
+        """Add subscriptions; returns the new ones.
 
-        In a group of the model Exclusive one that `claims` takes a lite topic from the client that
+        In a group of the model Exclusive a client that `claims` takes a lite topic from the client that
         has it; one that does not is told to leave it. Raises LiteSubscriptionQuotaExceeded, having
         added nothing.
         """
@@ -151,7 +151,7 @@ class Subscriptions:
                 )
 
     def remove(self, client_id: str, group: str, topic: str, names: Iterable[str] | None) -> None:
-        """Subscribe no longer to these, or to nothing (None). Of what is not known nothing is told."""
+        """Remove these subscriptions, or all (None). Unknown ones are ignored."""
         subscriber = self._clients.get(client_id, {}).get((group, topic))
         if subscriber is not None:
             for name in list(subscriber.names) if names is None else names:
@@ -181,7 +181,7 @@ class Subscriptions:
     # -- what the broker does -----------------------------------------------------------------
 
     def drop_lite(self, topic: Topic, name: str) -> None:
-        """The lite topic is gone: tell all who subscribe to it."""
+        """The lite topic is gone: notify all subscribers."""
         for subscriber in self.of(topic, name):
             self._leave(subscriber, name)
             self.on_gone(subscriber, name)
@@ -194,9 +194,9 @@ class Subscriptions:
             self._drop(subscriber)
 
     def found_again(self, catalogue: Catalog) -> None:
-        """Topics and groups were read from the store anew: who subscribed to them goes on with those.
+        """Topics and groups were loaded again: subscriptions continue with the new objects.
 
-        Nobody knows what is in the store now, so everybody is to look.
+        What the store has now is unknown, so all subscribers have to look.
         """
         for subscriber in [candidate for ones in self._clients.values() for candidate in ones.values()]:
             group = catalogue.group_by_id(subscriber.group.id)
@@ -212,7 +212,7 @@ class Subscriptions:
         return self._sweep_at if self._clients else None
 
     def sweep(self) -> None:
-        """Forget clients that have neither popped nor told their subscriptions for too long."""
+        """Remove clients that have neither popped nor sent their subscriptions for too long."""
         now = self._clock.monotonic()
         self._sweep_at = now + _SWEEP_S
         silent = now - self._settings.lite_client_expiry_ms / 1000

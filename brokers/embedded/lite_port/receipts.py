@@ -43,7 +43,7 @@ def find_held(
 def find_undelivered(
     lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str
 ) -> tuple[Cursor, int] | None:
-    """The same for a delivery that reached nobody, whose time may be over; None if there is none such."""
+    """The same for a delivery that reached no consumer and may have expired; None if there is none."""
     try:
         place, receipt = _place_of(lites, topic, group, broker, handle)
     except IllegalReceipt:

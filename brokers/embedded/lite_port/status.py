@@ -53,7 +53,7 @@ async def held_of(engine: Engine, topic: Topic, group: Group, limit: int) -> lis
 
 
 async def standing_of(engine: Engine, topic: Topic, group: Group) -> Standing:
-    """Where the group stands with all lite topics that it was given something of, or subscribes to."""
+    """The group's status in all lite topics that it received from, or subscribes to."""
     count = _Count(engine, topic, group)
     for place in engine.lites.kept_places(topic, group):
         count.add(place)

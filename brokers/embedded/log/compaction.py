@@ -167,7 +167,7 @@ class Compaction:
 
 
 class _Cleaning:
-    """How far compaction is with a queue. `unreclaimed`: holes whose room was not given back yet."""
+    """The progress of compaction in a queue. `unreclaimed`: holes whose disk space is not yet freed."""
 
     def __init__(self, store: Store, topic: Topic, queue: QueueState) -> None:
         self.topic = topic

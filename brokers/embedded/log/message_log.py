@@ -241,7 +241,7 @@ class MessageLog:
         return low
 
     def decoded(self, topic: Topic, queue_id: int, offset: int, record: bytes) -> Record | None:
-        """The record, or None when it is damaged: then it is told and stepped over."""
+        """The record, or None when it is damaged: then it is reported and skipped."""
         try:
             return decode_record(record)
         except PeerWireError as error:

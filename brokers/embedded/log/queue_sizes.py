@@ -56,7 +56,7 @@ class QueueSize:
         return self.marked + self._tail
 
     def measure(self, segment: int) -> Iterator[int]:
-        """Read what came since, a piece per step; yields how many records a step read."""
+        """Measure new records, a part per step; yields the number of records that a step read."""
         while self._measured_to < self._queue.visible:
             count = size = 0
             for offset, record in self._log.read(

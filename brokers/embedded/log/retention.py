@@ -64,7 +64,7 @@ class Retention:
         return f"<Retention {'working' if self._round else 'resting'} next {self._next_ms}>"
 
     def load(self) -> None:
-        """Begin a round at the next tick, forgetting what was in memory."""
+        """Start a round at the next tick, discarding the state in memory."""
         self._removal.load()
         self._ages.load()
         self._sizes.clear()
@@ -101,7 +101,7 @@ class Retention:
         self._next_ms = now_ms + self._settings.retention_interval_ms
 
     def bytes_of(self, topic: Topic) -> int | None:
-        """The bytes of a topic as of the last round; None when it has no bound, so that nobody counted."""
+        """The bytes of a topic as of the last round; None for a topic without a size limit."""
         sizes = [self._sizes.get((topic.id, queue.queue_id)) for queue in topic.queues]
         counted = [size.total for size in sizes if size is not None]
         return sum(counted) if counted else None
@@ -217,7 +217,7 @@ class Retention:
         return None
 
     def _raise_floor(self, topic: Topic, queue: QueueState, floor: int) -> None:
-        """Remove the messages of a queue below `floor`, and say so in the same batch."""
+        """Remove the messages of a queue below `floor`, and record the floor in the same batch."""
         old, queue_id = queue.minimum, queue.queue_id
         if floor <= old:
             return

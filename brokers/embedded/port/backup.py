@@ -100,7 +100,7 @@ class BackupFacet(Facet, TakesBackups):
 
 
 def clear_leftovers(store: Path) -> None:
-    """Remove what a backup left beside the store when its process was killed."""
+    """Remove files that a killed process left beside the store during a backup."""
     _clear(_beside(store))
 
 

@@ -135,4 +135,4 @@ class MembersFacet(Facet, RegistersClients, TellsConsumers, CarriesReplies):
 
 
 def _nobody_counts(_group: str) -> None:
-    """Until somebody wants to know who is in a group."""
+    """The default listener: ignores changes of members."""

@@ -247,9 +247,9 @@ class PopFacet(Facet):
                 want.repeated = True
 
     async def _keep(self, want: PopAttempt) -> bool:
-        """Wait until what was taken is written; whether it still is the caller's then.
+        """Wait until the taken messages are written; returns whether they are still the caller's.
 
-        A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
+        A caller that is cancelled meanwhile returns everything except what an earlier receive took.
         """
         try:
             await self._engine.settled()

@@ -81,7 +81,7 @@ class SendFacet(Facet):
     # -- inside -------------------------------------------------------------------------------
 
     def _begin(self, name: str) -> tuple[Topic, int]:
-        """The topic of a send, and the time of it. Raises what is wrong with all that it brings."""
+        """The topic and the time of a send. Raises errors that concern all its messages."""
         engine = self._engine
         topic = engine.catalogue.topic(name)
         if not topic.writable:

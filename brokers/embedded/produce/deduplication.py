@@ -127,7 +127,7 @@ class Deduplication:
     # -- life ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Start from what is in the store, forgetting what was in memory. The catalogue is loaded."""
+        """Load from the store, replacing the contents of memory. Requires the loaded catalogue."""
         self._forget_all()
         if not self.on:
             if self._store.first(SEEN, b"") is not None:

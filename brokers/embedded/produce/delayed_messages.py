@@ -112,7 +112,7 @@ class DelayedMessages:
         return f"<DelayedMessages next {self._waiting.deadline()}>"
 
     def load(self) -> None:
-        """Start from what is in the store, forgetting what was in memory."""
+        """Load from the store, replacing the contents of memory."""
         self._waiting.load()
 
     def deadline(self) -> int | None:
@@ -156,7 +156,7 @@ class DelayedMessages:
         return wanted.message_id
 
     def tick(self, now_ms: int) -> None:
-        """Move what is due to its queue, a bounded number.
+        """Move due messages to their queues, a bounded number.
 
         Messages of deleted topics vanish, damaged ones are set aside.
         """

@@ -152,7 +152,7 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def verify(backup: Path, pause: Pause = no_pause) -> Manifest:
-    """Read every file of a backup again. Raises PreconditionFailed with the name of one that is not right."""
+    """Check every file of a backup. Raises PreconditionFailed with the name of a wrong one."""
     manifest = read_manifest(backup)
     _check_names(manifest)
     for name, (size, digest) in manifest.files.items():

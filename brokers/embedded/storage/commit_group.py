@@ -25,7 +25,7 @@ class CommitGroup:
         self.written = False
 
     def finish(self) -> None:
-        """Call all, then answer: one that goes wrong keeps back neither the others nor the answers."""
+        """Run all callbacks, then resolve the futures: a failing callback affects no other one."""
         for callback in self.after:
             try:
                 callback()
@@ -35,7 +35,7 @@ class CommitGroup:
             answer.set_result(None)
 
     def fail(self, failure: BrokerUnavailable) -> None:
-        """Tell everybody that nothing was done, or that nobody knows."""
+        """Fail all: nothing was written, or the outcome is unknown."""
         error: BrokerUnavailable | BrokerTimeout = failure
         if self.written:
             error = BrokerTimeout(f"it is not known whether this was done: {failure.sentence}")

@@ -31,11 +31,11 @@ class DamagedRecords:
         return f"<DamagedRecords moved {self._moved} in place {len(self._in_place)}>"
 
     def __len__(self) -> int:
-        """Records that were moved, and those in `messages` that somebody met since the start."""
+        """Records that were moved, and those in `messages` that were read since the start."""
         return self._moved + len(self._in_place)
 
     def load(self) -> None:
-        """Count what was moved before."""
+        """Count the records that were moved earlier."""
         self._moved = sum(1 for _ in self._store.scan(DAMAGED, b""))
 
     def move(self, space: str, pairs: Iterable[tuple[bytes, bytes]], why: object) -> None:

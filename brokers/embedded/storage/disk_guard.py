@@ -56,7 +56,7 @@ class DiskGuard:
             )
 
     def look(self, now_ms: int) -> None:
-        """Ask the file system; one that does not answer is no reason to refuse anything."""
+        """Ask the file system; if it fails, no request is refused."""
         self.look_at_ms = now_ms + LOOK_MS
         if not self._keep:
             return

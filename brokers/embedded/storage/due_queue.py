@@ -33,7 +33,7 @@ class DueQueue:
         return f"<DueQueue {self._space} next {self._next}>"
 
     def load(self) -> None:
-        """Start from what is in the store, forgetting what was in memory."""
+        """Load from the store, replacing the contents of memory."""
         self._low, self._turn = b"", -1
         self._added = None
         self._removed.clear()
@@ -66,7 +66,7 @@ class DueQueue:
         self._removed.add(key)
 
     def within(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Committed pairs with begin <= key < end which nobody removed since."""
+        """Committed pairs with begin <= key < end that were not removed since."""
         self._begin_turn()
         for key, value in self._store.scan(self._space, max(begin, self._low), end):
             if key not in self._removed:

@@ -51,10 +51,10 @@ _TRIAL_BYTES = 1024 * 1024
 def open_rocks(
     path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, cache_bytes: int, identity: str = ""
 ) -> Rdict:
-    """Open or create the database with these keyspaces, and whatever else a newer program left in it.
+    """Open or create the database with these keyspaces, and those that a newer version left in it.
 
-    With an `identity` only that database is opened: where its disk was unmounted there is an empty folder,
-    and what was begun anew in it would be hidden, with all that is stored there, when the disk is back.
+    With an `identity` only that database is opened: if its disk was unmounted, the folder is empty,
+    and a new database in it would be hidden, with all its data, when the disk is mounted again.
     Raises BrokerUnavailable with a sentence for the operator: not writable, locked, damaged, not there.
     """
     try:
@@ -187,7 +187,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _refuse_headless(path: Path) -> None:
-    """Without its CURRENT file RocksDB would begin anew and remove the tables it does not know."""
+    """Without its CURRENT file RocksDB would create a new database and remove unknown tables."""
     if (path / "CURRENT").exists():
         return
     tables = next(path.glob("*.sst"), None)

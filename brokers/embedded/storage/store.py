@@ -136,7 +136,7 @@ class Store(ColumnFamilies):
         self._retry_s = _FIRST_RETRY_S
 
     def close(self) -> None:
-        """Write and sync what was added, answer whoever waits for it, and let go of the folder."""
+        """Write and sync the pending batch, resolve its futures, and release the folder."""
         self._closing = True
         for timer in (self._sync_timer, self._retry_timer):
             if timer is not None:
@@ -209,7 +209,7 @@ class Store(ColumnFamilies):
         return shared
 
     def settled(self) -> asyncio.Future[None]:
-        """As `commit`, but a future of the caller's own: to cancel it hurts nobody."""
+        """As `commit`, but a separate future, which the caller may cancel."""
         loop = asyncio.get_running_loop()
         own = loop.create_future()
         self._answers.append(own)
@@ -221,9 +221,9 @@ class Store(ColumnFamilies):
         return own
 
     def abandon(self, error: BaseException) -> None:
-        """A step went wrong half-way: drop what this turn added, and have memory rebuilt at once.
+        """A step failed half-way: drop this turn's batch, and have memory rebuilt at once.
 
-        Whoever waits for the turn is told that nothing was changed; earlier turns are as they were.
+        Callers that wait for the turn get an error that nothing was changed; earlier turns are unaffected.
         """
         dropped = BrokerUnavailable("nothing was changed: a step of the same moment went wrong")
         dropped.__cause__ = error

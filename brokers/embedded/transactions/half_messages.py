@@ -104,7 +104,7 @@ class HalfMessages:
         return f"<HalfMessages given {self._sequence} next {self._checks.deadline()}>"
 
     def load(self) -> None:
-        """Start from what is in the store; makes the secret of a new one (the caller commits)."""
+        """Load from the store; creates the secret of a new store (the caller commits)."""
         self._turn = -1
         self._checks.load()
         self._ids.load(self._store)
@@ -195,7 +195,7 @@ class HalfMessages:
         self._close(sequence, half, verdict)
 
     def tick(self, now_ms: int) -> None:
-        """Ask about what was left open, give up what was asked about too often, forget old ends."""
+        """Check open half messages, give up those checked too often, and remove old ends."""
         self._begin_turn()
         settings = self._settings
         count = size = 0
@@ -306,7 +306,7 @@ class HalfMessages:
         self._checks.add(check_key(later.check_at_ms, sequence), _ASK)
 
     def _ask(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
-        """Hand the question to a producer; whether there was one. Who must ask elsewhere says so later."""
+        """Pass the check to a producer; returns whether there was one. A remote search reports later."""
         if self._handler is None:
             return False
         message_id = record_texts(record)[0].decode("utf-8", "replace")
@@ -353,7 +353,7 @@ class HalfMessages:
                 self._store.commit()
 
     def _give_up(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
-        """Move a half message nobody ended to where an operator finds it; whether that was possible."""
+        """Move a half message without an end to where an operator finds it; whether that was possible."""
         try:
             grave = self._catalogue.ensure_topic(
                 TopicConfig(TRANSACTION_CHECKS_EXHAUSTED_TOPIC, read_queues=1, write_queues=1)
