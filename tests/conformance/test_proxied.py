@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,10 +60,11 @@ def creates(scenario: str) -> bool:
 
 def selected(request: pytest.FixtureRequest) -> list[Run]:
     """The way, the language and the scenario of each selected test of this module."""
+    specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
     return [
-        (item.callspec.params["way"], item.callspec.params["language"], item.callspec.params["scenario"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
+        (spec.params["way"], spec.params["language"], spec.params["scenario"])
+        for spec in specs
+        if spec is not None
     ]
 
 
@@ -72,21 +73,44 @@ _begun: list[tuple[str, ...]] = []
 
 
 @pytest.fixture(scope="module")
-def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
-    _begun.append(request.param)
-    everything = [run for run in selected(request) if run[0] in request.param]
-    papers = Papers(tmp_path_factory.mktemp("papers"))
+def stages_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Stages]]:
+    """The stages of a way, which are closed when those of another one are asked for.
+
+    No fixture with parameters: pytest makes that anew for each test whose other parameters differ.
+    """
+    current: dict[tuple[str, ...], Stages] = {}
+    with contextlib.ExitStack() as closing:
+
+        def find(way: str) -> Stages:
+            ways = TOGETHER[way]
+            if ways not in current:
+                current.clear()
+                closing.close()
+                _begun.append(ways)
+                runs = [run for run in selected(request) if run[0] in ways]
+                current[ways] = closing.enter_context(played(runs, tmp_path_factory))
+            return current[ways]
+
+        yield find
+
+
+@contextlib.contextmanager
+def played(runs: Sequence[Run], folders: pytest.TempPathFactory) -> Iterator[Stages]:
+    """Stages on which the runs have begun."""
+    papers = Papers(folders.mktemp("papers"))
     papers.pair("proxy")
     gateways: dict[bool, GatewayProcess] = {}
     stages: Stages = {}
     with contextlib.ExitStack() as closing:
-        for way, language, scenario in everything:
+        for way, language, scenario in runs:
             creation = creates(scenario)
             if creation not in gateways:
-                gateway = started(papers, tmp_path_factory.mktemp("gateway"), creation)
+                gateway = started(papers, folders.mktemp("gateway"), creation)
                 gateways[creation] = closing.enter_context(gateway)
             if (way, creation) not in stages:
-                stage = behind(way, gateways[creation], papers, tmp_path_factory.mktemp(way))
+                stage = behind(way, gateways[creation], papers, folders.mktemp(way))
                 try:
                     stages[way, creation] = closing.enter_context(stage)
                 except Missing as what:
@@ -123,16 +147,11 @@ def behind(way: str, gateway: GatewayProcess, papers: Papers, folder: Path) -> I
             yield stage
 
 
-@pytest.mark.parametrize(
-    ("stages", "way", "language", "scenario"),
-    [pytest.param(TOGETHER[run[0]], *run, id="-".join(run)) for run in (ALL if LONG else SHORT)],
-    indirect=["stages"],
-    scope="module",  # else each test would have stages of its own, and play all runs again
-)
-def test_behind_a_proxy(stages: Stages, way: str, language: str, scenario: str) -> None:
+@pytest.mark.parametrize(("way", "language", "scenario"), ALL if LONG else SHORT)
+def test_behind_a_proxy(stages_of: Callable[[str], Stages], way: str, language: str, scenario: str) -> None:
     check = getattr(checks, f"test_{scenario}")
     more = {"client": language} if "client" in inspect.signature(check).parameters else {}
-    check(stages[way, creates(scenario)].facts(language, scenario), **more)
+    check(stages_of(way)[way, creates(scenario)].facts(language, scenario), **more)
 
 
 def test_the_runs_of_a_way_are_played_once() -> None:
