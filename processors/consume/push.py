@@ -112,14 +112,17 @@ class PushSession:
                     continue
                 size = min(room, max(self._request.max_messages, 1))
                 began = self._clock.monotonic()
+                received = None
                 try:
-                    messages, until = await self._receive(replace(self._request, max_messages=size))
+                    received = await self._receive(replace(self._request, max_messages=size))
                 except GatewayError as error:
                     if not error.retryable:
                         raise
+                if received is None:
                     failures += 1
                     await self._pause(self._backoff.delay(failures, self._clock.monotonic()))
                     continue
+                messages, until = received
                 failures = 0
                 if messages:
                     self._buffer.extend((until, message) for message in messages)
