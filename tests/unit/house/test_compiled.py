@@ -14,6 +14,7 @@ import pytest
 from deploy import compile as compiling
 from deploy.compile import INTERPRETED, ROOMS, ROOT, modules
 
+WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 COMPILED = [path for paths in modules().values() for path in paths]
 
 
@@ -66,9 +67,9 @@ def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
     assert found == []
 
 
-def waits_in(lines: Iterable[ast.AST]) -> Iterator[ast.Await]:
+def waits_in(lines: Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
     for line in lines:
-        if isinstance(line, ast.Await):
+        if isinstance(line, WAITS):
             yield line
         if not isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield from waits_in(ast.iter_child_nodes(line))
