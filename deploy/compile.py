@@ -82,6 +82,9 @@ INTERPRETED = {
         brokers/remote/access/keyed_lock.py processors/consume/resets.py protocols/grpc/caller.py
         protocols/grpc/probing.py protocols/probing.py protocols/remoting/probing.py
     """,
+    "they wait while an exception is handled": """
+        processors/consume/offsets.py
+    """,
     "not on the way of a message": """
         brokers/embedded/log/age_marks.py brokers/embedded/log/compaction.py
         brokers/embedded/log/garbage_collection.py brokers/embedded/log/retention.py

@@ -163,6 +163,7 @@ class Routing:
         kept = self._routes.get(topic)
         if kept is not None and self._clock.monotonic() < kept[0]:
             return kept[1]
+        route = None
         try:
             route = await self._broker.route(topic)
         except TopicNotFound:
@@ -171,6 +172,7 @@ class Routing:
                 raise
             if is_system_topic(topic) and not system:
                 raise
+        if route is None:
             await self._create_topic(topic)
             route = await self._broker.route(topic)
         kept_now = routed(route)
@@ -182,12 +184,14 @@ class Routing:
         kept = self._groups.get(name)
         if kept is not None and self._clock.monotonic() < kept[0]:
             return kept[1]
+        config = None
         try:
             config = await self._broker.group(name)
         except GroupNotFound:
             self._groups.pop(name, None)
             if not self._limits.auto_create_groups:
                 raise
+        if config is None:
             await self._create_group(name)
             config = await self._broker.group(name)
         _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)

@@ -271,15 +271,18 @@ class ScriptedCluster:
 
     async def __aenter__(self) -> tuple[ScriptedNameServer, dict[str, ScriptedPeer]]:
         await self._servers.start()
+        failure: BaseException | None = None
         try:
             for name, master in self._masters.items():
                 await master.start()
                 self._servers.add_broker(name, master.address)
             for topic in self._topics:
                 self._servers.add_topic(topic)
-        except BaseException:
+        except BaseException as error:
+            failure = error
+        if failure is not None:
             await self._stop()
-            raise
+            raise failure
         return self._servers, self._masters
 
     async def __aexit__(

@@ -127,15 +127,20 @@ class Settlement:
                 reader = await self._broadcast.of(context, group)
             claim = self._renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
+            trouble: BrokerUnavailable | BrokerTimeout | None = None
             try:
-                results = await self._broker.ack(context, topic, reader, claim.handles)
-            except (BrokerUnavailable, BrokerTimeout) as error:
-                results = await self._insist_on_ack(error, context, topic, reader, claim.handles)
+                try:
+                    results = await self._broker.ack(context, topic, reader, claim.handles)
+                except (BrokerUnavailable, BrokerTimeout) as error:
+                    trouble = error
+                if results is None and trouble is not None:
+                    results = await self._insist_on_ack(trouble, context, topic, reader, claim.handles)
             finally:
                 self._renewing.settled(topic, reader, claim, results)
         except GatewayError as error:  # as `Watch` does it, without its calls
             self._observer.failed("ack", error.fault)
             raise
+        assert results is not None  # noqa: S101 - else something was raised
         refused = len(results) - results.count(None)
         if refused:
             for result in results:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from brokers.port import Broker
@@ -161,9 +162,10 @@ class BroadcastGroups:
             BROADCAST_SEEN: str(now_ms),
         }
         wanted = replace(group, name=name, broadcast=False, attributes={**group.attributes, **attributes})
-        try:
+        there = None
+        with suppress(GroupNotFound):
             there = await self._broker.group(name)
-        except GroupNotFound:
+        if there is None:
             await self._make(wanted, group)
         else:
             # Written now and then only, so that it costs no write per receive.

@@ -46,11 +46,14 @@ class Sender:
             self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
             now_ms = clock.now_ms()
             max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
+            refusal: GatewayError | None = None
             try:
                 for message in messages:
                     check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
             except GatewayError as error:
-                limits = await self._routing.for_tombstones(topic, limits, error)
+                refusal = error
+            if refusal is not None:
+                limits = await self._routing.for_tombstones(topic, limits, refusal)
                 for message in messages:
                     check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
             route = await self._routing.route(topic, system=system)

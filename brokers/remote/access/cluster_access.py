@@ -75,7 +75,8 @@ class ClusterAccess:
         try:
             return place_of(topic, route, broker, queue_id)
         except BadRequest:
-            return place_of(topic, await self.routes.now(topic), broker, queue_id)
+            pass
+        return place_of(topic, await self.routes.now(topic), broker, queue_id)
 
     async def ask_queue(
         self,

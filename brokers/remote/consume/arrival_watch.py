@@ -74,6 +74,7 @@ class ArrivalWatch:
             while line.waiters and broker in line.brokers:
                 asked = self._clock.monotonic()
                 patience = min(max(line.until - asked, _SHORTEST_S), LONGEST_S)
+                there: bool | None = None
                 try:
                     there = await self._ask(line, broker, patience)
                 except (NotFound, Forbidden):
@@ -82,9 +83,9 @@ class ArrivalWatch:
                     if not refused:
                         line.wake_all()
                     refused = True
-                    await pause(self._clock, _AFTER_FAILURE_S)
-                    continue
                 except GatewayError:
+                    pass
+                if there is None:
                     await pause(self._clock, _AFTER_FAILURE_S)
                     continue
                 refused = False

@@ -133,18 +133,21 @@ class Sender(ForwardsBatches):
         first = parts[0].packed
         if len(parts) > 1 or len(first.message_ids) > 1:
             load = PackedLoad([part.packed for part in parts])
+            outcomes: Sequence[Sent | GatewayError] | None = None
             try:
                 outcomes = await self._send_load(load, Unit(None), max(part.until for part in parts))
             except BadRequest:
-                # One of them is wrong, or only they are too much together. Who has gone sends nothing.
-                there = [part for part in parts if not part.done.done()]
-                together = len(parts) > 1
-                await asyncio.gather(*(self._send_part(part, together=together) for part in there))
-                return
+                pass
             except GatewayError as error:
                 for part in parts:
                     if not part.done.done():
                         part.done.set_result([_own(error)] * len(part.packed.message_ids))
+                return
+            if outcomes is None:
+                # One of them is wrong, or only they are too much together. Who has gone sends nothing.
+                there = [part for part in parts if not part.done.done()]
+                together = len(parts) > 1
+                await asyncio.gather(*(self._send_part(part, together=together) for part in there))
                 return
             at = 0
             for part in parts:

@@ -262,22 +262,27 @@ class RpcDispatcher:
         """The name of the code that was sent."""
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
+        status: pb.Status | None = None
+        bug: pb.Status | None = None
         try:
             try:
-                self._admit(context, call)
-                code = await method.method(self._service, _readable(request), context, answers)
-            except GatewayError as error:
-                status = status_of(error, context)
-                code = status.code
-                await answers.write(method.answer(status=status))
-        except BrokenStream:
-            # What was not delivered is on its way back, and there is nobody to tell.
-            return _GONE
-        except Exception:
-            status = _bug(method.name, context)
-            code = status.code
-            with suppress(BrokenStream):
-                await answers.write(method.answer(status=status))
+                try:
+                    self._admit(context, call)
+                    code = await method.method(self._service, _readable(request), context, answers)
+                except GatewayError as error:
+                    status = status_of(error, context)
+                if status is not None:
+                    code = status.code
+                    await answers.write(method.answer(status=status))
+            except BrokenStream:
+                # What was not delivered is on its way back, and there is nobody to tell.
+                return _GONE
+            except Exception:
+                bug = _bug(method.name, context)
+            if bug is not None:
+                code = bug.code
+                with suppress(BrokenStream):
+                    await answers.write(method.answer(status=bug))
         finally:
             held.release()
         return _CODES.get(code, "OTHER")
@@ -287,14 +292,18 @@ class RpcDispatcher:
         began, code = self._clock.monotonic(), "OK"
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
+        refusal: GatewayError | None = None
         try:
-            self._admit(context, call)
-            await self._service.telemetry(commands, context)
-        except GatewayError as error:
-            status = status_of(error, context)
-            code = _CODES.get(status.code, "OTHER")
-            with suppress(BrokenStream):
-                await commands.write(rpc.TelemetryCommand(status=status))
+            try:
+                self._admit(context, call)
+                await self._service.telemetry(commands, context)
+            except GatewayError as error:
+                refusal = error
+            if refusal is not None:
+                status = status_of(refusal, context)
+                code = _CODES.get(status.code, "OTHER")
+                with suppress(BrokenStream):
+                    await commands.write(rpc.TelemetryCommand(status=status))
         except BrokenStream:
             code = _GONE
             return

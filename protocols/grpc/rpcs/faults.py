@@ -118,11 +118,18 @@ class FaultyDoor(RpcDispatcher):
             return
         cut = _CutCommands(commands, int(rule.options.get("messages", 0)))
         work = asyncio.ensure_future(super().telemetry(cut, call))
+        failure: BaseException | None = None
         try:
             await asyncio.wait((work, cut.broken), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not work.done():
-                await _cut_off(work)
+        except BaseException as error:
+            failure = error
+        if not work.done():
+            await _cut_off(work)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                failure = None  # its traceback has this frame
         if cut.broken.done():
             raise _lost(rule)
         cut.broken.cancel()

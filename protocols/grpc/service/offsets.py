@@ -56,12 +56,15 @@ class Positions:
 
         Nothing is taken: the messages have no receipt handle and need no acknowledgement.
         """
+        illegal: IllegalOffset | None = None
         try:
             pulled = await self._polls_of(context).wait(self._processor.pull(context, pull_in(request)))
         except IllegalOffset as error:
-            status = status_of(error, context)
+            illegal = error
+        if illegal is not None:
+            status = status_of(illegal, context)
             await answers.write(rpc.PullMessageResponse(status=status))
-            await answers.write(rpc.PullMessageResponse(next_offset=error.nearest))
+            await answers.write(rpc.PullMessageResponse(next_offset=illegal.nearest))
             return status.code
         await answers.write(_PULLED)
         if pulled is None:

@@ -179,6 +179,7 @@ class MessagingService(Positions):
         topic = request.message_queue.topic
         ready = [_RECEIVED]
         encoded = size = 0
+        failure: BaseException | None = None
         try:
             for stored in messages:
                 answer = encode_received(stored, topic)
@@ -196,11 +197,16 @@ class MessagingService(Positions):
             ready.append(self._time_told())
             encoded += 1
             await _write_all(answers, ready)
-        except BaseException:
+        except BaseException as error:
+            failure = error
+        if failure is not None:
             # Also of a cancelled request: the one that was being written may not have arrived either.
             rest = messages[max(encoded - len(ready), 0) :]
-            await self._processor.give_back(context, topic.name, request.group.name, rest)
-            raise
+            try:
+                await self._processor.give_back(context, topic.name, request.group.name, rest)
+                raise failure
+            finally:
+                failure = None  # its traceback has this frame
 
     async def _cannot_take(
         self, request: rpc.ReceiveMessageRequest, context: Context, stored: StoredMessage, size: int

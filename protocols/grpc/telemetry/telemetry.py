@@ -6,7 +6,6 @@ Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
@@ -67,44 +66,53 @@ class TelemetryStream:
 
     async def run(self, waits: Waits) -> None:
         """Answer commands until the stream ends. Raises CallFailed for settings that cannot be."""
+        bad: BadRequest | None = None
         try:
-            while (command := await waits.wait(self._commands.read())) is not None:
-                match command.WhichOneof("command"):
-                    case "settings":
-                        if not await self._take(command):
-                            return
-                    case "thread_stack_trace":
-                        self._asked.stack_told(command.status, command.thread_stack_trace)
-                    case "verify_message_result":
-                        self._asked.verified(command.status, command.verify_message_result.nonce)
-                    case "verify_message_command":
-                        # Node.js sends the question back, with its status.
-                        self._asked.verified(command.status, command.verify_message_command.nonce)
-                    case _:
-                        # What is unknown is dropped.
-                        pass
-            if waits.ended:
-                await self._outbox.flush(_FLUSH_S)
-        except BadRequest as error:
-            # Of the commands: names that cannot be.
-            with suppress(BrokenStream):
-                await self._refuse(error)
+            try:
+                await self._serve(waits)
+            except BadRequest as error:
+                bad = error
+            if bad is not None:  # of the commands: names that cannot be
+                await self._refuse(bad)
         except BrokenStream:
             pass
         finally:
-            self.alive = False
-            if self._timer is not None:
-                self._timer.cancel()
-            self._outbox.close()
-            self._asked.left()
-            client = self._client
-            # The register knows the client, and by it this stream, for minutes: the connection goes now. And
-            # when the register lets go, nothing is to be left to the collector.
-            self._commands, self._client, self._settings = GONE, None, None
-            if client is not None and not (self.is_sent_away and client.kind is not ClientKind.PRODUCER):
-                # A consumer that was sent away keeps what it holds, and opens no other stream that would show
-                # that it is there: it is lost when it falls silent. A producer can be asked nothing any more.
-                self._processor.clients.disconnected(client)
+            bad = None  # its traceback has this frame
+            self._over()
+
+    async def _serve(self, waits: Waits) -> None:
+        while (command := await waits.wait(self._commands.read())) is not None:
+            match command.WhichOneof("command"):
+                case "settings":
+                    if not await self._take(command):
+                        return
+                case "thread_stack_trace":
+                    self._asked.stack_told(command.status, command.thread_stack_trace)
+                case "verify_message_result":
+                    self._asked.verified(command.status, command.verify_message_result.nonce)
+                case "verify_message_command":
+                    # Node.js sends the question back, with its status.
+                    self._asked.verified(command.status, command.verify_message_command.nonce)
+                case _:
+                    # What is unknown is dropped.
+                    pass
+        if waits.ended:
+            await self._outbox.flush(_FLUSH_S)
+
+    def _over(self) -> None:
+        self.alive = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._outbox.close()
+        self._asked.left()
+        client = self._client
+        # The register knows the client, and by it this stream, for minutes: the connection goes now. And
+        # when the register lets go, nothing is to be left to the collector.
+        self._commands, self._client, self._settings = GONE, None, None
+        if client is not None and not (self.is_sent_away and client.kind is not ClientKind.PRODUCER):
+            # A consumer that was sent away keeps what it holds, and opens no other stream that would show
+            # that it is there: it is lost when it falls silent. A producer can be asked nothing any more.
+            self._processor.clients.disconnected(client)
 
     async def _take(self, command: TelemetryCommand) -> bool:
         """Take in settings and answer them; whether the stream goes on. Raises CallFailed for bad ones."""
@@ -112,10 +120,13 @@ class TelemetryStream:
         first = self._settings is None
         if context.allowance is not None:
             context.allowance.take(size)
+        refusal: GatewayError | None = None
         try:
             answer = await self._answer(command.settings, size)
         except GatewayError as error:
-            await self._refuse(error)
+            refusal = error
+        if refusal is not None:
+            await self._refuse(refusal)
             return False
         if first and is_node(context):
             self._tell_again(_AGAIN_S)

@@ -105,10 +105,13 @@ class OffsetHandler:
             if position is None:
                 return request.answer()
             await self._processor.metadata.group(context, group)
+            nearest = None
             try:
                 await mapped.keep_position(request, key, max(position, 0))
             except IllegalOffset as error:
-                await mapped.keep_position(request, key, error.nearest)
+                nearest = error.nearest
+            if nearest is not None:
+                await mapped.keep_position(request, key, nearest)
         return request.answer()
 
     async def search(self, request: Request) -> Command:

@@ -122,10 +122,13 @@ class PullHandler:
                 return await self._moved(request, asked, reset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
+        nearest = None
         try:
             pulled = await self._pull(request, asked)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error.nearest)
+            nearest = error.nearest
+        if nearest is not None:
+            return await self._moved(request, asked, nearest)
         if pulled.messages and self._mapped.maps(request.peer, group):
             # It waited while the group was mapped: these come by pop, and it asks again at once.
             pulled = Pulled([], asked.offset, pulled.bounds)
@@ -152,10 +155,13 @@ class PullHandler:
         """Retries of a mapped group that cannot be popped."""
         if is_virtual(asked.offset):
             return await self._anew(request, asked)
+        nearest = None
         try:
             pulled = await self._mapped.pull_apart(request, asked, flags)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error.nearest)
+            nearest = error.nearest
+        if nearest is not None:
+            return await self._moved(request, asked, nearest)
         return await self._answer(request, asked, pulled)
 
     async def _pull(self, request: Request, asked: Pull) -> Pulled:

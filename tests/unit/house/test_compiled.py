@@ -6,7 +6,7 @@ mypyc says of some things that it has not got them, and compiles others to code 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from deploy import compile as compiling
 from deploy.compile import INTERPRETED, ROOMS, ROOT, modules
 
+WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 COMPILED = [path for paths in modules().values() for path in paths]
 
 
@@ -49,6 +50,29 @@ def test_no_compiled_dataclass_has_a_class_variable() -> None:
         if isinstance(line, ast.AnnAssign) and "ClassVar" in ast.unparse(line.annotation)
     ]
     assert found == []
+
+
+def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
+    """The exception that is handled belongs to the thread, not to the coroutine: others would see it, and put
+    theirs in its place, so that `raise` has none or a wrong one, or the process dies."""
+    found = []
+    for path in COMPILED:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            handling = []
+            if isinstance(node, ast.ExceptHandler):
+                handling = node.body
+            elif isinstance(node, ast.Try):
+                handling = node.finalbody
+            found += [f"{path}:{line.lineno}" for line in waits_in(handling)]
+    assert found == []
+
+
+def waits_in(lines: Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
+    for line in lines:
+        if isinstance(line, WAITS):
+            yield line
+        if not isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from waits_in(ast.iter_child_nodes(line))
 
 
 def test_no_compiled_class_hands_options_to_its_base_by_two_stars() -> None:
