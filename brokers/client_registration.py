@@ -54,7 +54,10 @@ class AsksClients(Protocol):
         ...
 
     async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
-        """What a consumer says that it runs: an encoded `ConsumerRunningInfo`. None: it is no classic one."""
+        """What a consumer says that it runs: an encoded `ConsumerRunningInfo`. None: it is no classic one.
+
+        Raises as `stack`.
+        """
         ...
 
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:

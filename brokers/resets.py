@@ -8,9 +8,10 @@ from popgate.context import Context
 
 
 class HoldsResets(ABC):
-    """Takes no position of a reader after a reset, until the group reads from there.
+    """Accepts no old position of a reader after a reset, until one has begun to read from there.
 
-    So a reader learns of a reset that was made elsewhere, whatever it was told.
+    So a reader learns of a reset that was made elsewhere. In RocketMQ a pop ends it, too; in the embedded
+    broker it does not, but ten minutes do (`brokers.embedded.engine.pending_resets`).
     """
 
     @abstractmethod

@@ -72,7 +72,7 @@ INTERPRETED = {
         protocols/entrances.py
     """,
     "classes of tests inherit from theirs": """
-        popgate/clock.py processors/observer.py protocols/observing.py
+        popgate/clock.py processors/observer.py protocols/observers.py
     """,
     "they inherit from several classes": """
         brokers/capabilities.py brokers/client_registration.py brokers/dead_letters.py

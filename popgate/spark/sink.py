@@ -1,4 +1,8 @@
-"""The sink `rocketmq` of Spark. All rows of a task are acknowledged before it ends."""
+"""The sink `rocketmq` of Spark. All rows of a task are acknowledged before it ends.
+
+With at-least-once there is nothing left to commit. With a ledger the driver opens a batch when it plans it,
+and marks it as done when Spark commits it (`popgate.spark.guarantees`).
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from popgate.wire.frames.remoting import IS_ONEWAY, VERSION, Command, RemotingWi
 
 ANSWER_S = 60.0
 """The timeout of a response: a test machine is busy, so only a missing response is an error."""
+_MOST_ASKED = 10_000
+"""Requests of the server that are kept; of a client that reads none the oldest go."""
 
 
 class RemotingClient(WireDriver[RemotingWire, Command]):
@@ -29,7 +31,7 @@ class RemotingClient(WireDriver[RemotingWire, Command]):
         self.version = version
         self.language = language
         self.serialization = serialization
-        self.asked: deque[Command] = deque()
+        self.asked: deque[Command] = deque(maxlen=_MOST_ASKED)
         self.replies: Callable[[Command], Command] | None = None
         """Functions that answer requests of the server at once; these are not added to `asked`."""
         self.heard: list[Command] = []

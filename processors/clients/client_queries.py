@@ -1,4 +1,4 @@
-"""Questions of operators to a connected client: its stack, consuming a message, reconnecting.
+"""Questions of operators to a connected client: its stack, what it runs, a message to consume.
 
 Only clients of this replica can be asked, over their open stream.
 """
@@ -74,12 +74,13 @@ class ClientQueries:
     async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
         """What a consumer says that it runs, likewise: an encoded `ConsumerRunningInfo`.
 
-        None: it says nothing, as clients do that are no classic ones.
+        None: it is a client of another protocol, which has no such question. Raises as `stack_of`.
         """
+        client = _open(client_id, self._clients.find(client_id, group))
+        _check_group(client, group)
         try:
-            client = _open(client_id, self._clients.find(client_id, group))
             answer = await self._asked(client, RunningInfoQuestion(with_stacks=with_stacks))
-        except GatewayError:
+        except Unsupported:
             return None
         return answer if isinstance(answer, bytes) else None
 

@@ -1,4 +1,4 @@
-"""Removes old messages by age, by bytes per topic, and with deleted topics; in small steps.
+"""Removes old messages by age and by bytes per topic, and what was deleted; in small steps.
 
 A round over everything starts every `retention_interval_ms` and is divided into ticks of bounded
 work. A queue's new floor and the removal of messages below it are one batch. Messages are kept

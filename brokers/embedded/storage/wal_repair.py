@@ -2,9 +2,12 @@
 
 RocksDB silently ignores an incomplete record at the end of the log, and in the same way everything after
 a damaged record. The first is the result of a kill or a power loss, and contains nothing that was
-confirmed; the second is a loss. Both open here, but the second
-is reported with what was lost, and the log is kept beside the store for further recovery.
-See docs/adr/0007-a-damaged-log-is-opened-aloud.md.
+confirmed; the second is a loss. Both open here, but the second is reported with what was lost, and the log is
+kept beside the store for further recovery. See docs/adr/0007-a-damaged-log-is-opened-aloud.md.
+
+Some bytes in the place of a record's type make RocksDB 9.8 read in an endless loop: the types 5 to 8
+and 11, which reused logs have. Logs here are never reused, so such a byte is damage, and is replaced with a
+type that RocksDB refuses, before it sees the log.
 """
 
 from __future__ import annotations

@@ -77,14 +77,15 @@ class ClientRequests:
         client, since_ms = registered
         stacks, with_stacks = "", fields.get("jstackEnable") == "true"
         if self.asker is not None:
-            own = await self.asker.running_info(client.client_id, group, with_stacks=with_stacks)
-            if own is not None:
-                return request.answer(ResponseCode.SUCCESS, body=own)
-        if with_stacks and self.asker is not None:
+            # One that does not answer is not asked again: the broker waits for 10 s in all.
             try:
-                stacks = await self.asker.stack(client.client_id)
+                own = await self.asker.running_info(client.client_id, group, with_stacks=with_stacks)
+                if own is not None:
+                    return request.answer(ResponseCode.SUCCESS, body=own)
+                if with_stacks:
+                    stacks = await self.asker.stack(client.client_id)
             except GatewayError as error:
-                stacks = f"(not told: {error.sentence})"
+                stacks = f"(not told: {error.sentence})" if with_stacks else ""
         info = ConsumerRunningInfo(
             self._properties(client, since_ms),
             subscriptions_of(client.subscriptions, since_ms),

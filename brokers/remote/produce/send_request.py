@@ -262,7 +262,7 @@ def sent(
 
 
 def _place(results: Sequence[Sent], ids: str) -> None:
-    """Set the place from each offset message id; None for another id."""
+    """Set the places from offset message ids, up to the first id of another kind."""
     names = ids.split(",")
     if len(names) != len(results):
         return

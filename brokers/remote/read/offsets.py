@@ -15,6 +15,7 @@ from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import (
     BrokerUnavailable,
+    Forbidden,
     GatewayError,
     IllegalOffset,
     PeerWireError,
@@ -118,7 +119,10 @@ class ClusterOffsets(HoldsResets):
         place = await self._place_for(context, group, topic, broker, queue_id, offset)
         if not await self._commit(context, group, place, offset):
             # A reset waits for its first reader, who would get that one; so that is set anew.
-            await self._reset(group, place, offset)
+            try:
+                await self._reset(group, place, offset)
+            except Forbidden:
+                raise _kept(group, place) from None
 
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -250,10 +254,7 @@ class ClusterOffsets(HoldsResets):
             if await self.position_of(None, group, place) == offset:
                 return
         if not await self._commit(None, group, place, offset):
-            raise BrokerUnavailable(
-                f"broker {place.broker} keeps the position that an operator has set before"
-                f" for group {group} in topic {place.topic}"
-            )
+            raise _kept(group, place)
 
     async def _serves_resets(self, place: Place, answer: Command, offset: int) -> bool:
         """Whether a broker's response says that it has reset this queue itself.
@@ -271,6 +272,13 @@ class ClusterOffsets(HoldsResets):
         except PeerWireError:
             return False
         return offsets == {MessageQueue(place.topic, place.broker, place.queue_id): offset}
+
+
+def _kept(group: str, place: Place) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"broker {place.broker} keeps the position that an operator has set before"
+        f" for group {group} in topic {place.topic}"
+    )
 
 
 def pull_fields(group: str, tags: str, max_messages: int) -> dict[str, str]:

@@ -164,7 +164,7 @@ def _annotations_in(module: str) -> dict[str, dict[str, str]]:
             for field in owner.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         }
-        for owner in ast.parse(source.read_text()).body
+        for owner in ast.parse(source.read_text("utf-8")).body
         if isinstance(owner, ast.ClassDef)
     }
 

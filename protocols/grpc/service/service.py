@@ -91,10 +91,7 @@ class MessagingService(Positions):
         )
 
     async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
-        """Accepts clients whose settings went to another replica, or to this one before it was restarted.
-
-        Only a client that is unknown and does not say its type is refused.
-        """
+        """Also of clients whose settings went elsewhere; unknown ones without a type are refused."""
         client = self._processor.clients.get(context.client_id)
         if client is None and request.client_type not in _CLIENT_TYPES:
             raise BadRequest(
@@ -143,10 +140,7 @@ class MessagingService(Positions):
         context: Context,
         answers: ResponseStream[rpc.ReceiveMessageResponse],
     ) -> int:
-        """Write a status, the messages, and the time of delivery; undelivered messages are returned.
-
-        Returns the code of the status.
-        """
+        """Write a status, the messages, and the time of delivery; returns the code of the status."""
         try:
             receive = convert.receive_in(request)
             if receive.wait_s is None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
 from popgate.context import Context
-from popgate.errors import BadRequest, GatewayError
+from popgate.errors import BadRequest, GatewayError, Unsupported
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
-from processors.clients.query import ClientQuery
+from processors.clients.query import ClientQuery, RunningInfoQuestion
 from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
 from protocols.drain import Waits
@@ -199,6 +199,9 @@ class TelemetryStream:
 
     def question(self, question: ClientQuery) -> bool:
         """Put a question of an operator to the client; False when it cannot be asked now."""
+        if isinstance(question, RunningInfoQuestion):
+            question.failed(Unsupported("to ask a client of this protocol what it runs"))
+            return True
         made = None if self._outbox.closed else self._asked.command_for(question)
         if made is None:
             return False

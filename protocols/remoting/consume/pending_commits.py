@@ -30,7 +30,7 @@ class PendingCommits:
         return f"<PendingCommits {sum(map(len, self._under_way.values()))}>"
 
     async def serve(self, command: Command, serving: Coroutine[Any, Any, Command | None]) -> Command | None:
-        """The response to one of `ORDERED`: its handler starts at once, or after earlier requests."""
+        """The response to one of `ORDERED`: a query of a position starts after earlier commits of it."""
         names = command.fields.get("consumerGroup", ""), command.fields.get("topic", "")
         if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
             if before := self._under_way.get(names):

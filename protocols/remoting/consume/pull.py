@@ -241,6 +241,8 @@ class PullHandler:
         if done is None:
             self._mapped.resets.arrived(request.peer, key)
             done = await self._processor.offsets.committed(context, key.group, *place)
+            if done is not None:
+                done = await self._mapped.begin_at(request, key, done)
         at = done if done is not None else bounds.minimum
         self._mapped.told_position(request.peer, key, at)
         fields = _fields(at, bounds)

@@ -166,7 +166,9 @@ class Deciding:
         _log.info("client %s of group %s set a position by itself", peer.client_id, group)
         self._groups.told(consumer_key(peer.client_id, group), Reading.TRUE_PULL)
         with self.resets.held(group, key.topic):
-            await self.keep_position(request, key, offset)
+            self.resets.take_unread(peer, key)
+            # Not as a reader's: it counts also while a reset waits for one.
+            await self._processor.offsets.commit(context, *key, offset)
             for other in peers_of(self._processor.clients.consumers_of(group)):
                 if other is not peer and self.members(other, group):
                     self.sent_to(other, key, offset)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from deploy import compile as compiling
 from deploy.compile import INTERPRETED, ROOMS, ROOT, modules
 
 WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
-COMPILED = [path for paths in modules().values() for path in paths]
+
+
+@cache
+def compiled() -> list[str]:
+    return [path for paths in modules().values() for path in paths]
 
 
 def classes_of(path: str) -> Iterator[ast.ClassDef]:
@@ -25,12 +30,12 @@ def classes_of(path: str) -> Iterator[ast.ClassDef]:
 
 def test_each_module_of_a_compiled_room_is_compiled_or_has_its_reason() -> None:
     left = set(" ".join(INTERPRETED.values()).split())
-    assert not left.intersection(COMPILED)
+    assert not left.intersection(compiled())
     for package in " ".join(ROOMS.values()).split():
         files = [Path(ROOT, package)] if package.endswith(".py") else Path(ROOT, package).glob("[!_]*.py")
         names = {str(file.relative_to(ROOT)) for file in files}
         assert names
-        assert names <= left.union(COMPILED)
+        assert names <= left.union(compiled())
 
 
 def test_a_name_that_is_no_module_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +48,7 @@ def test_no_compiled_dataclass_has_a_class_variable() -> None:
     """It would become a field that cannot be set: a property does the same."""
     found = [
         f"{path}: {owner.name}.{ast.unparse(line)}"
-        for path in COMPILED
+        for path in compiled()
         for owner in classes_of(path)
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list)
         for line in owner.body
@@ -56,7 +61,7 @@ def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
     """The exception that is handled belongs to the thread, not to the coroutine: others would see it, and put
     theirs in its place, so that `raise` has none or a wrong one, or the process dies."""
     found = []
-    for path in COMPILED:
+    for path in compiled():
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             handling = []
             if isinstance(node, ast.ExceptHandler):
@@ -79,7 +84,7 @@ def test_no_compiled_class_hands_options_to_its_base_by_two_stars() -> None:
     """They would be given as the first of its options."""
     found = [
         f"{path}:{call.lineno}"
-        for path in COMPILED
+        for path in compiled()
         for call in ast.walk(ast.parse((ROOT / path).read_text()))
         if isinstance(call, ast.Call)
         and ast.unparse(call.func).startswith("super().")
@@ -90,12 +95,12 @@ def test_no_compiled_class_hands_options_to_its_base_by_two_stars() -> None:
 
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     """Python refuses it when the module is loaded."""
-    compiled = {path.removesuffix(".py").replace("/", ".") for path in COMPILED}
+    names = {path.removesuffix(".py").replace("/", ".") for path in compiled()}
     found = []
     for top in ("popgate", "brokers", "processors", "protocols", "proxy"):
         for file in Path(ROOT, top).rglob("*.py"):
             path = str(file.relative_to(ROOT))
-            if path in COMPILED:
+            if path in compiled():
                 continue
             imported = {
                 name.asname or name.name: line.module
@@ -107,6 +112,6 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
                 f"{path}: {owner.name}"
                 for owner in classes_of(path)
                 for base in owner.bases
-                if imported.get(ast.unparse(base).partition("[")[0]) in compiled
+                if imported.get(ast.unparse(base).partition("[")[0]) in names
             ]
     assert found == []

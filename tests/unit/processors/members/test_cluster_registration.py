@@ -7,7 +7,7 @@ import pytest
 
 from brokers.client_registration import AsksClients, ConnectedClient, RegistersClients
 from popgate.context import Context
-from popgate.errors import BadRequest, ClientNotFound
+from popgate.errors import BadRequest, ClientNotFound, TooManyRequests, Unsupported
 from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from popgate.testing.clock import MovableClock
@@ -134,10 +134,19 @@ async def test_scenario_14_the_cluster_asks_a_client_what_it_runs(
     assert question.with_stacks
     question.answered(b"info")
     assert await asked == b"info"
-    # Who is not there, or cannot say it, says nothing.
-    assert await cluster.asker.running_info("nobody", "g", with_stacks=False) is None
+    # A client of another protocol has no such question.
+    asked = asyncio.ensure_future(cluster.asker.running_info("c", "g", with_stacks=True))
+    while len(client.questions) < 2:
+        await asyncio.sleep(0)
+    client.questions[1].failed(Unsupported("to ask that"))
+    assert await asked is None
+    with pytest.raises(ClientNotFound):
+        await cluster.asker.running_info("nobody", "g", with_stacks=False)
+    with pytest.raises(BadRequest, match="not of consumer group 'other'"):
+        await cluster.asker.running_info("c", "other", with_stacks=False)
     client.full = True
-    assert await cluster.asker.running_info("c", "g", with_stacks=False) is None
+    with pytest.raises(TooManyRequests):
+        await cluster.asker.running_info("c", "g", with_stacks=False)
 
 
 async def test_what_cannot_be_asked_is_refused(

@@ -31,6 +31,7 @@ class Asker:
         self.failure: GatewayError | None = None
         self.stacks = 0
         self.info: bytes | None = None
+        self.info_failure: GatewayError | None = None
         self.wanted: list[tuple[str, str, bool]] = []
 
     async def stack(self, client_id: str) -> str:
@@ -41,6 +42,8 @@ class Asker:
 
     async def running_info(self, client_id: str, group: str, *, with_stacks: bool) -> bytes | None:
         self.wanted.append((client_id, group, with_stacks))
+        if self.info_failure is not None:
+            raise self.info_failure
         return self.info
 
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
@@ -100,6 +103,15 @@ async def test_scenario_14_what_a_client_says_of_itself_is_passed_on(
     answer = await ask(line, RUNNING, jstackEnable=str(stacks).lower())
     assert (answer.code, bytes(answer.body)) == (0, asker.info)
     assert (asker.wanted, asker.stacks) == ([("c", "g", stacks)], 0)
+
+
+async def test_a_client_that_does_not_answer_is_not_asked_twice(line: PeerConnection, asker: Asker) -> None:
+    """Its broker waits for 10 s: two questions would take all of them."""
+    asker.info_failure = ClientTimeout("c", 5)
+    answer = await ask(line, RUNNING, jstackEnable="true")
+    assert answer.code == 0
+    assert "did not answer within 5 s" in ConsumerRunningInfo.decode(answer.body).stacks
+    assert asker.stacks == 0
 
 
 async def test_a_client_is_not_asked_for_what_nobody_wants(line: PeerConnection, asker: Asker) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from popgate.context import Context
-from popgate.model import StartFrom
+from popgate.model import Reading, StartFrom
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.mapped.offsets import VIRTUAL, QueueKey
 from protocols.remoting.mapped.seeks import SOUGHT_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
@@ -102,6 +103,47 @@ class TestSet:
         await member.update(end)
         assert not is_mapped(stage)
         assert await member.query() == end
+
+    async def test_a_reset_that_nobody_has_read_from_does_not_refuse_it(
+        self, stage: Stage, member: Member
+    ) -> None:
+        """Members of a mapped group pop: no reader has begun from the reset."""
+        await finish(member, b"one", b"two", b"three")
+        await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
+        await stage.pass_s(10)
+        await member.update(BEGINNING)
+        taken = await member.take()
+        await member.update(taken[-1].offset + 1)
+        assert await done(stage) == 3
+        assert await search(member) == BEGINNING
+        await stage.pass_s(10)
+        await member.update(BEGINNING)
+        assert not is_mapped(stage)
+        assert await done(stage) == BEGINNING
+        assert await member.query() == BEGINNING
+        await member.update(2)
+        assert await done(stage) == 2
+
+    async def test_a_member_that_goes_on_by_true_pull_after_a_reset_is_not_sent_back(
+        self, stage: Stage, member: Member
+    ) -> None:
+        """Its next pull has a number of before: with the answer to it, it has begun to read."""
+        await finish(member, b"one", b"two", b"three")
+        await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
+        await stage.pass_s(10)
+        await member.update(BEGINNING)
+        taken = await member.take()
+        await member.update(taken[1].offset)
+        await member.door.member(2, proven=False)
+        stage.processor.mapped_groups.told(consumer_key("client@2", GROUP), Reading.TRUE_PULL)
+        await member.door.until_mapped(False)
+        answer = await member.pull(taken[-1].offset + 1, wait=False)
+        # What it holds comes by the retries of its group.
+        assert (answer.code, behind(answer)) == (ResponseCode.PULL_OFFSET_MOVED, 3)
+        await send(stage, b"four")
+        assert bodies(records(await member.pull(3, wait=False))) == [b"four"]
+        await member.update(4)
+        assert await done(stage) == 4
 
     async def test_a_position_that_nobody_told_it(self, stage: Stage, member: Member) -> None:
         """As Java's updateConsumeOffset of a queue that rests."""

@@ -256,7 +256,8 @@ async def test_a_client_is_asked_what_it_runs_for_the_operator_of_a_cluster(
     assert (code, fields["jstackEnable"]) == (INFO, str(stacks).lower())
     for wrong in (Command(1, remark="no"), Command(0, body=b"{")):
         peer.answers = lambda *_, wrong=wrong: wrong
-        assert await queries.running_info("c@1", "readers", with_stacks=stacks) is None
+        with pytest.raises(GatewayError):
+            await queries.running_info("c@1", "readers", with_stacks=stacks)
 
 
 async def test_producers_are_asked_nothing(stage: Stage) -> None:
