@@ -5,8 +5,7 @@
     python benchmarks/compiled.py --quick     # only whether mypyc takes all modules
 
 A copy of the checkout is compiled by deploy/compile.py, and `benchmarks/door.py` runs in both in turn: one
-line for each figure, interpreted and compiled, and the ratio of the medians. `--quick` keeps what mypyc has
-found in .cache/compiled, and looks again at what has changed only.
+line for each figure, interpreted and compiled, and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.pairs.figures import figures_in
-from deploy.compile import ROOT, differences, folder_of_work, make_tree, modules, translate
+from deploy.compile import ROOT, differences, make_tree, modules, translate
 
 ROUNDS = 2
 
@@ -42,12 +41,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only translate")
     parser.add_argument("--tree", type=Path, metavar="DIR", help="a compiled copy of this checkout")
     chosen = parser.parse_args()
-    if chosen.quick:
-        with folder_of_work(ROOT / ".cache" / "compiled") as work:
-            translate(ROOT, work)
-        print(f"compiled.modules {sum(map(len, modules().values()))}")
-        return
     with tempfile.TemporaryDirectory() as folder:
+        if chosen.quick:
+            translate(ROOT, Path(folder))
+            print(f"compiled.modules {sum(map(len, modules().values()))}")
+            return
         if chosen.tree is None:
             tree = Path(folder, "tree")
             make_tree(tree)

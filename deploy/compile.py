@@ -6,8 +6,8 @@
 
 The sources stay what is written, read and tested first; the plain wheel (`python -m build`) has nothing else,
 and a compiled one has them as well. What it gains is in docs/performance.md. It needs the packages of the
-dependency group `compile`, a C compiler and Python's headers, and about five minutes on two cores.
-`--keep DIR` leaves C code and objects there for the next time, `CC="ccache gcc"` makes that short.
+dependency group `dev`, a C compiler and Python's headers, and takes about five minutes on two cores.
+`--keep DIR` leaves C code and objects there for the next time; `CC="ccache gcc"` compiles only what changed.
 
 Compiled code checks the types of what it is given, where Python believes the annotations: what a library
 returns has to be of the type that its stubs say, and an interpreted class cannot inherit from a compiled one.
@@ -135,6 +135,8 @@ def translate(root: Path, work: Path) -> list[Any]:
     from mypyc.build import mypycify
 
     by_library = modules(root)
+    # mypyc failed, or would, with what it had found of sources that have changed since.
+    shutil.rmtree(work / "mypy", ignore_errors=True)
     with contextlib.chdir(root):
         return mypycify(
             [

@@ -26,6 +26,7 @@ SELECTED = (
     "tests/outside/test_h2spec.py",
     "tests/outside/test_interop.py",
     "tests/outside/test_proxies.py",
+    "tests/contract",
     "tests/scenarios",
     "tests/crash/test_kills.py",
     "tests/replicas/test_replicas.py",
