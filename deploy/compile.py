@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("brokers/", "popgate/", "processors/", "protocols/", "proxy/")
 SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 """How the name of a compiled module ends for this Python and processor."""
 
@@ -187,30 +188,39 @@ def folder_of_work(kept: Path | None) -> Iterator[Path]:
 
 def make_tree(tree: Path, kept: Path | None = None) -> int:
     """Copy what git knows of the checkout, as it is now, and compile it there; returns the files made."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():  # not one that was removed since
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+    for package in PACKAGES:  # of an earlier time; an environment beside them is none of ours
+        shutil.rmtree(tree / package, ignore_errors=True)
+    for file in tree.glob(f"popgate_native_*{SUFFIX}"):
+        file.unlink()
+    for name in _tracked():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
     with folder_of_work(kept) as work:
         made = build(ROOT, work)
-        for file in list(tree.rglob(f"*{SUFFIX}")):  # of an earlier time
-            file.unlink()
         for file, place in made:
             shutil.copy2(file, tree / place)
     return len(made)
 
 
 def differences(tree: Path) -> list[str]:
-    """What is not as in the checkout of a copy that `make_tree` made, as paths relative to the root."""
-    return [
-        path
-        for paths in modules().values()
-        for path in paths
-        if not (tree / path).with_suffix(SUFFIX).is_file()
-        or not (tree / path).is_file()
-        or not filecmp.cmp(ROOT / path, tree / path, shallow=False)
-    ]
+    """What is not as in the checkout of a copy that `make_tree` made, as paths relative to the root.
+
+    Sources of the product that differ or are only in one of the two, and compiled modules that are missing.
+    """
+    here = {name for name in _tracked() if name.endswith(".py") and name.startswith(PACKAGES)}
+    there = {str(file.relative_to(tree)) for package in PACKAGES for file in (tree / package).rglob("*.py")}
+    compiled = {path for paths in modules().values() for path in paths}
+    return sorted(
+        {path for path in compiled if not (tree / path).with_suffix(SUFFIX).is_file()}
+        | (here ^ there)
+        | {path for path in here & there if not filecmp.cmp(ROOT / path, tree / path, shallow=False)}
+    )
+
+
+def _tracked() -> list[str]:
+    """The files of the checkout that git knows, without those that were removed since."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()]
 
 
 def make_wheel(out: Path, kept: Path | None = None) -> None:
