@@ -82,13 +82,9 @@ class MessagingService(Positions):
         assigned = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
         types = convert.types_out(assigned.route, context, lite=self._processor.lite.available)
-        return rpc.QueryAssignmentResponse(
-            status=OK,
-            assignments=[
-                pb.Assignment(message_queue=convert.queue_out(q, types, request.topic, endpoints))
-                for q in assigned.queues
-            ],
-        )
+        queues = [convert.queue_out(q, types, request.topic, endpoints) for q in assigned.queues]
+        assignments = [pb.Assignment(message_queue=queue) for queue in queues]
+        return rpc.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
         """Also of clients whose settings went elsewhere; unknown ones without a type are refused."""
