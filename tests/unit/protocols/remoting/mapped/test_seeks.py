@@ -7,6 +7,7 @@ import pytest
 from popgate.context import Context
 from popgate.model import Reading, StartFrom
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import Record
 from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.mapped.offsets import VIRTUAL, QueueKey
 from protocols.remoting.mapped.seeks import SOUGHT_S
@@ -43,6 +44,15 @@ async def finish(member: Member, *texts: bytes) -> None:
     taken = await member.take()
     assert bodies(taken) == list(texts)
     await member.update(taken[-1].offset + 1)
+
+
+async def reset_and_take(stage: Stage, member: Member) -> list[Record]:
+    """The member finishes three messages, is reset to the first one, goes there, and gets them again."""
+    await finish(member, b"one", b"two", b"three")
+    await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
+    await stage.pass_s(10)
+    await member.update(BEGINNING)
+    return await member.take()
 
 
 def is_mapped(stage: Stage) -> bool:
@@ -108,11 +118,7 @@ class TestSet:
         self, stage: Stage, member: Member
     ) -> None:
         """Members of a mapped group pop: no reader has begun from the reset."""
-        await finish(member, b"one", b"two", b"three")
-        await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
-        await stage.pass_s(10)
-        await member.update(BEGINNING)
-        taken = await member.take()
+        taken = await reset_and_take(stage, member)
         await member.update(taken[-1].offset + 1)
         assert await done(stage) == 3
         assert await search(member) == BEGINNING
@@ -128,11 +134,7 @@ class TestSet:
         self, stage: Stage, member: Member
     ) -> None:
         """Its next pull has a number of before: with the answer to it, it has begun to read."""
-        await finish(member, b"one", b"two", b"three")
-        await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
-        await stage.pass_s(10)
-        await member.update(BEGINNING)
-        taken = await member.take()
+        taken = await reset_and_take(stage, member)
         await member.update(taken[1].offset)
         await member.door.member(2, proven=False)
         stage.processor.mapped_groups.told(consumer_key("client@2", GROUP), Reading.TRUE_PULL)
