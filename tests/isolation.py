@@ -35,7 +35,7 @@ def process_kept() -> Iterator[None]:
 def _log_kept() -> Iterator[None]:
     configured, told = structlog.is_configured(), structlog.get_config().copy()
     root = logging.getLogger()
-    level, ours = root.level, _our_handlers()
+    level, disabled, ours = root.level, root.manager.disable, _our_handlers()
     levels = {name: one.level for name, one in _loggers().items()}
     yield
     for handler in _our_handlers():
@@ -43,6 +43,8 @@ def _log_kept() -> Iterator[None]:
             root.removeHandler(handler)
     if root.level != level:
         root.setLevel(level)
+    if root.manager.disable != disabled:
+        logging.disable(disabled)
     for name, one in _loggers().items():
         if one.level != levels.get(name, logging.NOTSET):  # to set one makes all forget what they know
             one.setLevel(levels.get(name, logging.NOTSET))

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_in_a_complete_run_a_slow_target_has_all_of_the_time(
 ) -> None:
     """Each of its inputs takes 2 of 16 s, of which an equal part is 8."""
     clock = MovableClock()
-    monkeypatch.setattr(long.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(long, "time", SimpleNamespace(monotonic=clock.monotonic))
     wires = [("slow", b"data", lambda data: clock.advance(2)), ("quick", b"data", lambda data: None)]
     monkeypatch.setattr(long, "WIRES", wires)
     counts, wrongs = long.work(1, 8, 16.0, ["wires"], complete=complete)

@@ -26,6 +26,7 @@ def test_a_log_that_was_set_up_is_as_before(capsys: pytest.CaptureFixture[str]) 
         stream = io.StringIO()
         set_up_logs(Log(), stream=stream)
         stream.close()
+        logging.disable(logging.ERROR)
         assert structlog.is_configured()
     assert (list(root.handlers), root.level, logging.getLogger("aiohttp").level) == before
     assert not structlog.is_configured()
