@@ -75,7 +75,7 @@ class SendAnswer:
 
 
 class HalfMessage(NamedTuple):
-    """A half message, as its end names it: where its send was answered that it lies, and its own id."""
+    """A half message as an end identifies it: by the place that its send returned, and its message id."""
 
     topic: str
     broker: str

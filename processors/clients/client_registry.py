@@ -251,7 +251,7 @@ class ClientRegistry:
         return self._remove(key, handle, left=True)
 
     def lost(self, handle: ClientHandle) -> bool:
-        """The connection of a client is over that is nothing without it: it is forgotten at once.
+        """Remove a client that exists only with its connection, because the connection has ended.
 
         Whether it was known. Nothing happens when there is a newer handle of its key.
         """

@@ -54,7 +54,8 @@ def test_in_a_complete_run_a_slow_target_has_all_of_the_time(
 ) -> None:
     """Each of its inputs takes 2 of 16 s, of which an equal part is 8."""
     clock = MovableClock()
-    monkeypatch.setattr(long, "time", SimpleNamespace(monotonic=clock.monotonic))
+    by_hand = SimpleNamespace(monotonic=clock.monotonic, process_time=clock.monotonic)
+    monkeypatch.setattr(long, "time", by_hand)
     wires = [("slow", b"data", lambda data: clock.advance(2)), ("quick", b"data", lambda data: None)]
     monkeypatch.setattr(long, "WIRES", wires)
     counts, wrongs = long.work(1, 8, 16.0, ["wires"], complete=complete)

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 _MOST = 1_024
 _FRESH_S = 300.0
-"""Who is there asks again and again; what was not told anew since is over."""
+"""Present consumers pop repeatedly: a refusal that was not repeated within this time is obsolete."""
 
 
 class UnservedGroups:

@@ -183,7 +183,7 @@ class MessagesLoad(Load):
         return send_request(self.messages, queue_id, born_ms)
 
     def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
-        """Also with their places: of what may lie anywhere nobody asks for them, and there is much of it."""
+        """With the places of the messages, which `PackedLoad` omits: no caller of those needs them."""
         return sent(self.message_ids, broker, fields, placed=True)
 
 

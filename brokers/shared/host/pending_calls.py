@@ -125,7 +125,7 @@ class Serving:
     # -- inside -------------------------------------------------------------------------------
 
     def _say(self, answer: Command, undone: _GivingBack | None = None) -> None:
-        """A guest whose answers have to be dropped would wait for them: it had better connect anew."""
+        """Send a response. If it has to be dropped, close the connection: the guest would wait for it."""
         if not self.channel.answer(answer, undone) and not self.channel.over:
             self.channel.close("it does not read its answers")
 

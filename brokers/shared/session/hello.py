@@ -88,7 +88,7 @@ def check_hello(fields: Mapping[str, str], *, other: str) -> str:
 
 
 def proof(secret: str, role: str, guest_nonce: str, host_nonce: str) -> str:
-    """What only those can say who know the secret; empty when there is none."""
+    """A code over both random values, role and versions by the secret; empty without a secret."""
     if not secret:
         return ""
     said = "\0".join((PROTOCOL, LAYOUT, role, guest_nonce, host_nonce))

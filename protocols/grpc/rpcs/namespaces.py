@@ -120,7 +120,7 @@ def _step(field: FieldDescriptor, kinds: frozenset[str]) -> _Step | None:
 
 
 def _found(message: Any, steps: tuple[_Step, ...]) -> Iterator[tuple[_Step, Any]]:
-    """What is set of what the steps lead to."""
+    """The fields that are set at the path of each step."""
     for step in steps:
         if step.repeated:
             items = getattr(message, step.name)

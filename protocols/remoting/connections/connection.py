@@ -41,7 +41,7 @@ class RemotingConnection(WireDriver[RemotingWire, Command]):
         """Long polls among them."""
         self._reading = True
         self.left_at: float | None = None
-        """Since when nothing is served here but what nobody waits an answer for."""
+        """Loop time since which only one-way requests are served; None before."""
         self._last_answers = self._has_answered = False
         """Whether it ends behind the next answer after which nothing is under way, and whether one is due."""
         self.peer = ConnectedPeer(self, loop)
