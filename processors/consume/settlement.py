@@ -136,6 +136,7 @@ class Settlement:
                 if results is None and trouble is not None:
                     results = await self._insist_on_ack(trouble, context, topic, reader, claim.handles)
             finally:
+                trouble = None  # its traceback has this frame
                 self._renewing.settled(topic, reader, claim, results)
         except GatewayError as error:  # as `Watch` does it, without its calls
             self._observer.failed("ack", error.fault)

@@ -292,15 +292,14 @@ class RpcDispatcher:
         began, code = self._clock.monotonic(), "OK"
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
-        refusal: GatewayError | None = None
+        status: pb.Status | None = None
         try:
             try:
                 self._admit(context, call)
                 await self._service.telemetry(commands, context)
             except GatewayError as error:
-                refusal = error
-            if refusal is not None:
-                status = status_of(refusal, context)
+                status = status_of(error, context)
+            if status is not None:
                 code = _CODES.get(status.code, "OTHER")
                 with suppress(BrokenStream):
                     await commands.write(rpc.TelemetryCommand(status=status))

@@ -126,7 +126,10 @@ class TelemetryStream:
         except GatewayError as error:
             refusal = error
         if refusal is not None:
-            await self._refuse(refusal)
+            try:
+                await self._refuse(refusal)
+            finally:
+                refusal = None  # its traceback has this frame
             return False
         if first and is_node(context):
             self._tell_again(_AGAIN_S)

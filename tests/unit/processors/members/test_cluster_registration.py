@@ -14,6 +14,7 @@ from popgate.testing.clock import MovableClock
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import RunningInfoQuestion, StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor
+from tests.support.waiting import until
 
 STORED = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"whole", b"")
 
@@ -127,8 +128,7 @@ async def test_scenario_14_the_cluster_asks_a_client_what_it_runs(
     client = make_client("c", group="g")
     gateway.clients.register(client)
     asked = asyncio.ensure_future(cluster.asker.running_info("c", "g", with_stacks=True))
-    while not client.questions:
-        await asyncio.sleep(0)
+    await until(lambda: client.questions)
     (question,) = client.questions
     assert isinstance(question, RunningInfoQuestion)
     assert question.with_stacks
@@ -136,8 +136,7 @@ async def test_scenario_14_the_cluster_asks_a_client_what_it_runs(
     assert await asked == b"info"
     # A client of another protocol has no such question.
     asked = asyncio.ensure_future(cluster.asker.running_info("c", "g", with_stacks=True))
-    while len(client.questions) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(client.questions) == 2)
     client.questions[1].failed(Unsupported("to ask that"))
     assert await asked is None
     with pytest.raises(ClientNotFound):
