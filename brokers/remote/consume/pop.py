@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
 from brokers.remote.consume.pop_hints import PopHints
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
-from brokers.remote.metadata.groups import Groups
 from brokers.remote.settle.deliveries import Deliveries
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from popgate.answers import error_of
@@ -36,7 +36,7 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
+from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -60,9 +60,12 @@ class Popper:
     """The port's `pop`."""
 
     def __init__(
-        self, access: ClusterAccess, pop_filter: PopFilter, groups: Groups, deliveries: Deliveries
+        self,
+        access: ClusterAccess,
+        pop_filter: PopFilter,
+        groups: RefreshingCache[GroupConfig],
+        deliveries: Deliveries,
     ) -> None:
-        self._access = access
         self._client = access.client
         self._unserved = access.unserved
         self._clock = access.clock
@@ -139,8 +142,8 @@ class Popper:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        route = await self._access.route_of(request.topic)
-        config = await self._groups.group(request.group)
+        route = await self._routes.of(request.topic)
+        config = await self._groups.of(request.group)
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
@@ -214,7 +217,7 @@ class Popper:
                 self._unserved.refused(group, broker, refusal.sentence)
         elif failure is not None:
             if isinstance(failure, GroupNotFound):
-                self._groups.group_settings.forget(group)
+                self._groups.forget(group)
             try:
                 raise failure
             finally:
