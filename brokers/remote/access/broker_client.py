@@ -10,13 +10,17 @@ from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
 
 _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_BUSY_S = 3.0
+"""How long a broker may be busy before its answer is returned."""
+_FIRST_REST_S = 0.1
+_LONGEST_REST_S = 1.0
 
 
 class BrokerClient:
@@ -76,6 +80,28 @@ class BrokerClient:
         if answer.code in _MOVED:
             routes.clusters.refused(broker, address)
         return answer
+
+    async def call_patiently(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        context: Context | None = None,
+    ) -> Command:
+        """As `call`; asked again for up to `_BUSY_S` while the broker is busy.
+
+        A busy broker has not processed the request, so any request may be repeated.
+        """
+        until = self._clock.monotonic() + _BUSY_S
+        rest = _FIRST_REST_S
+        while True:
+            answer = await self.call(broker, code, fields, body, context=context)
+            if answer.code != ResponseCode.SYSTEM_BUSY or self._clock.monotonic() + rest > until:
+                return answer
+            await pause(self._clock, rest)
+            rest = min(rest * 2, _LONGEST_REST_S)
 
     def ask(
         self,
