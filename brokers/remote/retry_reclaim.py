@@ -112,7 +112,7 @@ class RetryReclaimer(ReclaimsRetries):
             route = await self._access.routes.of(name)
         except TopicNotFound:
             return []
-        brokers = sorted({queue.broker for queue in route.queues if queue.readable and queue.read_queues})
+        brokers = [*route.readable]
         if not brokers:
             return []
         request = Pop(name, config.name, EVERYTHING, _HOLD_MS, max_messages=_MOST, max_bytes=_MOST_BYTES)

@@ -63,8 +63,10 @@ class BrokerClient:
         Raises as `ConnectionPool.call`. A broker that cannot be reached, or says that it is not the one to
         ask, is asked for at the name servers at once.
         """
-        routes = self._routes
-        address = await routes.find(broker, reading=reading)
+        clusters = self._routes.clusters
+        if clusters.get(broker) is None:
+            await clusters.refresh()
+        address = clusters.address(broker, reading=reading)
         try:
             answer = await self._links.call(
                 address,
@@ -75,10 +77,10 @@ class BrokerClient:
                 link=link,
             )
         except (BrokerUnavailable, BrokerTimeout):
-            routes.clusters.suspect(broker)
+            clusters.suspect(broker)
             raise
         if answer.code in _MOVED:
-            routes.clusters.refused(broker, address)
+            clusters.refused(broker, address)
         return answer
 
     async def call_patiently(
@@ -116,7 +118,7 @@ class BrokerClient:
 
         A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """
-        routes = self._routes
+        clusters = self._routes.clusters
 
         def again() -> None:
             left = until - self._clock.monotonic()
@@ -128,24 +130,24 @@ class BrokerClient:
         def answered(done: asyncio.Future[Command]) -> None:
             answer = _outcome(done)
             if isinstance(answer, Exception):
-                routes.clusters.suspect(broker)
+                clusters.suspect(broker)
             elif answer.code == ResponseCode.GO_AWAY:
                 again()
                 return
             elif answer.code in _MOVED:
-                routes.clusters.refused(broker, address)
+                clusters.refused(broker, address)
             callback(answer)
 
         until = self._clock.monotonic() + timeout_s
-        if routes.clusters.get(broker) is None:
+        if clusters.get(broker) is None:
             again()
             return
         try:
-            address = routes.clusters.address(broker)
+            address = clusters.address(broker)
             asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):
-                routes.clusters.suspect(broker)
+                clusters.suspect(broker)
             callback(error)
             return
         asked.add_done_callback(answered)

@@ -139,16 +139,6 @@ class Routes:
         """Whether the broker's master is gone and a slave acts for it."""
         return self.clusters.is_acting(broker)
 
-    def address(self, broker: str, *, reading: bool = False) -> str:
-        """Where to ask a broker that is known; `reading`: a slave will do. Raises BrokerUnavailable."""
-        return self.clusters.address(broker, reading=reading)
-
-    async def find(self, broker: str, *, reading: bool = False) -> str:
-        """As `address`, but a broker that is not known is asked for. Raises BrokerUnavailable."""
-        if self.clusters.get(broker) is None:
-            await self.clusters.refresh()
-        return self.clusters.address(broker, reading=reading)
-
     def age(self, topic: str) -> float | None:
         """Seconds since a name server returned the route of this topic; None: it is not known."""
         kept = self._kept.get(topic)

@@ -147,12 +147,10 @@ class Popper:
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
-        readable = {
-            queues.broker: queues for queues in route.queues if queues.readable and queues.read_queues
-        }
+        readable = route.readable
         if not readable:
             raise Forbidden(f"topic {request.topic} is not readable")
-        brokers = sorted(readable)
+        brokers = [*readable]
         if request.broker or request.queue_id >= 0:
             brokers = [broker for broker in brokers if request.broker in ("", broker)]
             if request.queue_id >= 0 and not route.mappings:

@@ -315,7 +315,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def reach(house: House, broker: str) -> int:
-    address = await house.routes.find(broker)
+    address = house.routes.clusters.address(broker)
     return (await house.links.call(address, ASK, {}, timeout_s=3.0)).code
 
 
