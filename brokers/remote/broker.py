@@ -90,7 +90,7 @@ class RemoteBroker(Broker):
         self._checks = TransactionChecks(access, self.ender, self.registration)
         self._sender = Sender(access, SendPlanner(access, self.registration))
         self._recaller = Recaller(access)
-        self._reporter = ClusterReporter(access, self.registration)
+        self._reporter = ClusterReporter(access, self.registration, self.popper.unserved.now)
         reclaimer = RetryReclaimer(
             access,
             self._locks,

@@ -2,6 +2,5 @@
 
 *Cluster access* is given to each part: routes, connections, and requests that look up a route first
 and are retried where that is safe. The *broker client* sends a request to a broker by name. The
-*refreshing cache* keeps what brokers say of topics or groups. *Unserved* groups are those that some broker
-refuses while others serve them.
+*refreshing cache* keeps what brokers say of topics or groups.
 """

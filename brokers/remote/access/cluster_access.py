@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from brokers.remote.access.broker_client import BrokerClient
 from brokers.remote.access.queries import NO_SUCCESS
-from brokers.remote.access.unserved_groups import UnservedGroups
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.queues import Place, place_of
 from brokers.remote.cluster.routes import Routes
@@ -35,7 +34,7 @@ class ClusterAccess:
     """The cluster as all parts share it.
 
     `client` sends a request to a broker by name; the methods add a route that is looked up first, and
-    second tries where those are safe. `unserved`: groups that some broker refuses while others serve them.
+    second tries where those are safe.
     """
 
     def __init__(self, settings: RemoteSettings, clock: Clock) -> None:
@@ -46,7 +45,6 @@ class ClusterAccess:
             NameServers(self.connections, settings, clock), self.connections, settings, clock
         )
         self.client = BrokerClient(self.connections, self.routes, settings, clock)
-        self.unserved = UnservedGroups(clock)
 
     def __repr__(self) -> str:
         return f"{self.routes!r} {self.connections!r}"

@@ -15,7 +15,7 @@ from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
-from brokers.remote.consume.pop_hints import PopHints
+from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
 from brokers.remote.settle.deliveries import Deliveries
@@ -67,7 +67,6 @@ class Popper:
         deliveries: Deliveries,
     ) -> None:
         self._client = access.client
-        self._unserved = access.unserved
         self._clock = access.clock
         self._routes = access.routes
         self._settings = access.settings
@@ -75,6 +74,7 @@ class Popper:
         self._groups = groups
         self._deliveries = deliveries
         self._recent = PopHints(self._clock)
+        self.unserved = UnservedGroups(self._clock)
         self.waiters = WaitQueue(self._clock, _MOST_WAITING)
         self._arrival_watch = ArrivalWatch(self._clock, self.waiters, self._anything)
         self._pop_batcher = PopBatcher(self._client, self._clock, self, self._settings.slow_s)
@@ -91,7 +91,7 @@ class Popper:
             "notifications": len(self._arrival_watch),
             "late_pops_given_back": self._filter.given_back,
             "dead_lettered": self._filter.buried,
-            "groups_unserved": len(self._unserved.now()),
+            "groups_unserved": len(self.unserved.now()),
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
@@ -206,13 +206,13 @@ class Popper:
                 if isinstance(error, _REFUSED):
                     refusals[broker] = error
                 continue
-            self._unserved.served(group, broker)
+            self.unserved.served(group, broker)
             answered = True
             if messages:
                 break
         if answered:
             for broker, refusal in refusals.items():
-                self._unserved.refused(group, broker, refusal.sentence)
+                self.unserved.refused(group, broker, refusal.sentence)
         elif failure is not None:
             if isinstance(failure, GroupNotFound):
                 self._groups.forget(group)
@@ -320,7 +320,7 @@ class Popper:
             )
         except _REFUSED as error:
             if len(line.brokers) > 1:  # else nobody serves it, and its clients are told
-                self._unserved.refused(key.group, broker, error.sentence)
+                self.unserved.refused(key.group, broker, error.sentence)
             raise
         if answer.fields.get("pollingFull") == "true":
             raise TooManyRequests(f"broker {broker} has no room for those who wait", known_as="polling full")
