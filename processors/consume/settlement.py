@@ -124,7 +124,8 @@ class Settlement:
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_receipts(receipts, self._limits)
             reader = group
-            if not self._routing.is_one_reader(group, began):
+            config = self._routing.kept_group(group, began)
+            if config is None or config.broadcast:
                 reader = await self._broadcast.of(context, group)
             claim = self._renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
