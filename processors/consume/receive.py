@@ -68,7 +68,6 @@ class Receiver:
             if request.auto_renew:
                 self._clients.polling(context.client_id)
                 self._renewing.releasing.came_back(context.client_id)
-            asked = self._clock.monotonic()
             try:
                 if lite:
                     messages = await self._lite.topics.pop_lite(context, pop)
@@ -96,7 +95,7 @@ class Receiver:
                 messages,
                 ordered=pop.ordered,
                 hold_ms=pop.invisible_ms,
-                until=surely_held_until(asked, answered, pop.invisible_ms),
+                until=surely_held_until(began, answered, pop.invisible_ms),
             )
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)
