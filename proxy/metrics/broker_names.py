@@ -192,8 +192,8 @@ OF_CLUSTER = (
     Spec(
         "popgate_broker_groups_unserved",
         "gauge",
-        "Pairs of group and broker where the broker refuses to serve the group while others serve it: its messages"
-        " there wait.",
+        "Pairs of group and broker where the broker refuses to serve the group while others serve it:"
+        " its messages there wait.",
         over="max",
     ),
     Spec(

@@ -37,9 +37,9 @@ def _told(bounds: tuple[float, ...]) -> str:
 
 _HEAD = """# Metrics
 
-Generated from `proxy/metrics/names.py`. `GET /metrics` on the admin port returns all of them in the Prometheus
-text format; none has to be enabled. Names, types and labels are stable: a test compares them with a committed
-list.
+Generated from `proxy/metrics/names.py`. `GET /metrics` on the admin port returns all of them in the text
+format of Prometheus; none has to be enabled. Names, types and labels are stable: a test compares them with a
+committed list.
 
 At most `metrics.max_topics` topics and `metrics.max_groups` groups have labels of their own; the others are
 counted together as `_other`. A topic or group without activity for `metrics.forget_s` loses its label to the
