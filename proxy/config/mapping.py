@@ -260,8 +260,8 @@ def new_group(settings: Settings) -> GroupConfig:
     )
 
 
-def house_values(settings: Settings) -> dict[str, Any]:
-    """The settings that doors need: fields of `protocols.adapter.House`."""
+def context_values(settings: Settings) -> dict[str, Any]:
+    """The settings that listeners need: fields of `protocols.adapter.AdapterContext`."""
     connections = settings.connections
     return {
         "advertised": settings.advertised.address,
