@@ -21,7 +21,7 @@ class Shared(Group):
     """Gateways that one process serves its broker to."""
     connect_timeout_s: Seconds = Field(default=3.0, gt=0, le=60)
     """How long a connection to the process that has the broker may take."""
-    start_patience_s: Seconds = Field(default=10.0, le=3600)
+    startup_timeout_s: Seconds = Field(default=10.0, le=3600)
     """How long a gateway that starts tries to reach it before it gives up."""
     request_timeout_s: Seconds = Field(default=10.0, gt=0, le=600)
     """How long it may take for what does not wait there; less when the caller has less time."""

@@ -127,7 +127,7 @@ class Embedded(Group):
     """Memory for fresh writes, per keyspace; four times this in all."""
     cache_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
     """Memory for blocks read from the disk."""
-    keep_free_bytes: Bytes = 64 << 20
+    min_free_disk_bytes: Bytes = 64 << 20
     """Room on the disk that producers do not get: with less (or less than a twentieth of a small disk) sends
     are refused, and consumers go on. 0: sends go on until a write fails."""
     backup_folder: str = Field(default="", max_length=4096)
@@ -137,9 +137,9 @@ class Embedded(Group):
     """Messages that one group may hold or have resting on one queue; then only redeliveries are given."""
     max_ordered_window: Count = Field(default=65_536, ge=32)
     """Ordered groups: how many messages behind held message groups are looked past, per queue."""
-    repeat_window_s: Seconds = Field(default=600.0, le=86_400)
+    dedup_window_s: Seconds = Field(default=600.0, le=86_400)
     """A second send of a message id within this time is answered as the first, and not stored; 0: it is."""
-    max_known_sends: Count = Field(default=1_048_576, ge=2, le=1 << 26)
+    dedup_max_ids: Count = Field(default=1_048_576, ge=2, le=1 << 26)
     """Message ids known for that, 80 bytes of memory each. When more are sent in that time the window is
     shorter (the latest half at least): the log and popgate_broker_repeat_window_seconds say so."""
 

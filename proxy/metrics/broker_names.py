@@ -41,7 +41,7 @@ BROKER = (
     Spec(
         "popgate_broker_repeat_window_configured_seconds",
         "gauge",
-        "`embedded.repeat_window_s`.",
+        "`embedded.dedup_window_s`.",
         over="max",
     ),
     Spec("popgate_broker_repeated_sends_total", "counter", "Sends that were answered as repeats."),

@@ -43,7 +43,7 @@ LONGEST_S = 2 * PATIENCE_S
 """For processes that start one after the other, and clients that become known to each of them."""
 PATIENT = [
     word
-    for name, value in {"start_patience_s": 100, "request_timeout_s": 50}.items()
+    for name, value in {"startup_timeout_s": 100, "request_timeout_s": 50}.items()
     for word in ("--set", f"shared.{name}={value}")
 ]
 QUEUE = MessageQueue("orders", "broker", 0)

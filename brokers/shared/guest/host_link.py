@@ -94,7 +94,7 @@ class HostLink:
     async def start(self) -> None:
         """Reach the host, trying for a while. Raises BrokerUnavailable with a sentence for the operator."""
         self._closed = False
-        until = self._clock.monotonic() + self._settings.start_patience_s
+        until = self._clock.monotonic() + self._settings.startup_timeout_s
         rest_s = self._settings.reconnect_first_s
         while True:
             try:

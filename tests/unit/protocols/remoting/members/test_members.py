@@ -42,8 +42,8 @@ class House:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.heartbeats = Heartbeats(stage.house)
-        self.members = Members(stage.house)
+        self.heartbeats = Heartbeats(stage.door_context)
+        self.members = Members(stage.door_context)
         self.tool = Caller(self.members, peer=FakePeer("10.9.9.9:9"))
 
     async def join(self, number: int, *groups: str, language: str = "JAVA", **settings: Any) -> FakePeer:
