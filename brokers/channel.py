@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from brokers.in_flight import ChannelSettings, PendingRequest, named
+from brokers.channel_settings import ChannelSettings
 from brokers.keepalive import keep_alive
 from popgate.clock import Clock, Timer
 from popgate.errors import (
@@ -25,7 +25,7 @@ from popgate.errors import (
     PeerWireError,
 )
 from popgate.sockets.wire_driver import WireDriver
-from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode, request_name
 from popgate.wire.frames.remoting import VERSION, Command, RemotingWire, encode_command
 
 _WRITE_BYTES = 256 * 1024
@@ -41,6 +41,22 @@ Speaker = tuple[str, int]
 """Whose language and version a request tells, as RocketMQ names them (protocol facts 5.3): those of a
 client where the gateway speaks for it."""
 GATEWAY: Speaker = ("PYTHON", VERSION)
+
+
+class PendingRequest:
+    """A request that has no answer yet."""
+
+    __slots__ = ("code", "deadline", "future", "opaque", "timeout_s", "written")
+
+    def __init__(
+        self, code: int, opaque: int, future: asyncio.Future[Command], deadline: float, timeout_s: float
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.future = future
+        self.deadline = deadline
+        self.timeout_s = timeout_s
+        self.written = False
 
 
 class Channel(WireDriver[RemotingWire, Command]):
@@ -288,7 +304,7 @@ class Channel(WireDriver[RemotingWire, Command]):
     def _lost(self, request: PendingRequest) -> BrokerTimeout | BrokerUnavailable:
         if request.written:
             return BrokerTimeout(
-                f"{self.name} was lost before it answered {named(request.code)}: {self._why}"
+                f"{self.name} was lost before it answered {request_name(request.code)}: {self._why}"
             )
         return BrokerUnavailable(f"{self.name} cannot be reached: {self._why}")
 
@@ -349,7 +365,9 @@ class Channel(WireDriver[RemotingWire, Command]):
         unwritten = silent = False
         for request in due:
             del self._waiting[request.opaque]
-            sentence = f"{self.name} did not answer {named(request.code)} within {request.timeout_s:.1f} s"
+            sentence = (
+                f"{self.name} did not answer {request_name(request.code)} within {request.timeout_s:.1f} s"
+            )
             if request.written:
                 silent = silent or self._heard_at < request.deadline - request.timeout_s
                 failure: BrokerTimeout | BrokerUnavailable = BrokerTimeout(sentence)

@@ -17,6 +17,7 @@ TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _LEGAL_LITE = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_COULD_BE_A_NAME = re.compile(r"[!-~]{1,512}\Z")
 _ALLOWED = "only letters, digits and % | - _ are allowed"
 _ALLOWING = "allowing only ^[%|a-zA-Z0-9_-]+$"
 _SYSTEM_TOPICS = frozenset(
@@ -94,6 +95,11 @@ def check_lite_topic(name: str, longest: int) -> str:
     if not _LEGAL_LITE.match(name):
         raise IllegalLiteTopic(name, "only letters, digits and - _ are allowed")
     return name
+
+
+def could_be_a_name(text: str) -> bool:
+    """Whether a topic or group of a cluster may be called so; brokers are not asked about anything else."""
+    return _COULD_BE_A_NAME.match(text) is not None
 
 
 def is_system_topic(name: str) -> bool:

@@ -61,7 +61,7 @@ from processors.policies.registry import Policies
 from processors.produce.batch_forwarder import BatchForwarder
 from processors.produce.handle_checks import check_end, check_recall
 from processors.produce.send import Sender
-from processors.requests import NOTHING_SAID, Assignments, Pull, Receive, Said, Taken
+from processors.requests import NOTHING_SAID, Assignments, Pull, Receive, Said
 
 _SWEEP_S = 10.0
 
@@ -263,9 +263,6 @@ class MessagingProcessor:
         Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden, IllegalFilter,
         BadRequest (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME), TooManyRequests.
         """
-        return (await self._receive(context, request)).messages
-
-    async def _receive(self, context: Context, request: Receive) -> Taken:
         return await self._receiver.receive(context, request)
 
     async def pull(self, context: Context, request: Pull) -> Pulled:

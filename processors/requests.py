@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from popgate.errors import IllegalReceipt
-from popgate.model import FilterKind, GroupConfig, Queue, Route, StoredMessage
+from popgate.model import FilterKind, GroupConfig, Queue, Route
 
 
 @dataclass(slots=True)
@@ -71,13 +70,6 @@ class LastSettled:
     said: Said
     answer: str
     at_ms: int
-
-
-class Taken(NamedTuple):
-    """What a receive took. `until`: the loop time up to which the messages are surely held."""
-
-    messages: list[StoredMessage]
-    until: float
 
 
 @dataclass(slots=True)

@@ -197,10 +197,15 @@ class Routing:
         _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
         return config
 
-    def is_one_reader(self, name: str, now: float) -> bool:
-        """Whether this is surely no broadcast group; False also when that is not known at `now`."""
+    def kept_route(self, topic: str, now: float) -> Routed | None:
+        """What `route` returns, if it is kept and fresh at `now`: most requests need not wait."""
+        kept = self._routes.get(topic)
+        return kept[1] if kept is not None and now < kept[0] else None
+
+    def kept_group(self, name: str, now: float) -> GroupConfig | None:
+        """What `group` returns, if it is kept and fresh at `now`."""
         kept = self._groups.get(name)
-        return kept is not None and now < kept[0] and not kept[1].broadcast
+        return kept[1] if kept is not None and now < kept[0] else None
 
     async def known(self, name: str) -> GroupConfig | None:
         """The group's settings; None when there is no such group, and none is made."""

@@ -81,16 +81,16 @@ class RemoteBroker(Broker):
         self._numbers = QueueNumberStore(access, self._locks)
         self._group_progress = GroupProgress(access, self._groups, self._offsets)
         self.deliveries = Deliveries(access)
-        self._settlement = Settlement(access, self.deliveries, self._groups)
+        self._settlement = Settlement(access, self.deliveries, self._groups.group_settings)
         self._send_backs = SendBacks(access, self._groups)
         self._pop_filter = PopFilter(self.deliveries)
-        self.popper = Popper(access, self._pop_filter, self._groups, self.deliveries)
+        self.popper = Popper(access, self._pop_filter, self._groups.group_settings, self.deliveries)
         self.registration = ClientRegistration(access)
         self.ender = TransactionEnder(access)
         self._checks = TransactionChecks(access, self.ender, self.registration)
         self._sender = Sender(access, SendPlanner(access, self.registration))
         self._recaller = Recaller(access)
-        self._reporter = ClusterReporter(access, self.registration)
+        self._reporter = ClusterReporter(access, self.registration, self.popper.unserved.now)
         reclaimer = RetryReclaimer(
             access,
             self._locks,

@@ -94,7 +94,7 @@ class RetryReclaimer(ReclaimsRetries):
     async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
         """What was popped from `%RETRY%group` comes back there by itself."""
         config = await self._groups.group(group)
-        await self._access.route_of(topic)
+        await self._access.routes.of(topic)
         moved = seen = 0
         if topic != retry_topic(group) and not config.broadcast:
             for name in (pop_retry_topic_v2(group, topic), pop_retry_topic_v1(group, topic)):
@@ -109,10 +109,10 @@ class RetryReclaimer(ReclaimsRetries):
     async def _came_back(self, context: Context, config: GroupConfig, name: str) -> list[StoredMessage]:
         """Pop a retry topic itself, from its first message on wherever the group begins elsewhere."""
         try:
-            route = await self._access.route_of(name)
+            route = await self._access.routes.of(name)
         except TopicNotFound:
             return []
-        brokers = sorted({queue.broker for queue in route.queues if queue.readable and queue.read_queues})
+        brokers = [*route.readable]
         if not brokers:
             return []
         request = Pop(name, config.name, EVERYTHING, _HOLD_MS, max_messages=_MOST, max_bytes=_MOST_BYTES)
@@ -156,7 +156,7 @@ class RetryReclaimer(ReclaimsRetries):
         """The broker that is to take the copies: this one where it has `%RETRY%group`; empty: any."""
         topic = retry_topic(group)
         try:
-            route = await self._access.route_of(topic)
+            route = await self._access.routes.of(topic)
         except TopicNotFound:
             with contextlib.suppress(AlreadyExists):
                 await self._topics.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))

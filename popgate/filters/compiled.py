@@ -16,7 +16,6 @@ EVERYTHING: Filter = TagFilter("*")
 _SHORT = 512
 """Characters. A compiled expression may take 100 times its length (a tag every three characters, as text and
 as bytes), so that few long ones are kept: hostile clients cannot fill more than about 130 MB with them."""
-_LIMITS = {FilterKind.TAG: LONGEST_TAGS, FilterKind.SQL92: LONGEST_SQL}
 
 
 def compile_filter(kind: FilterKind, expression: str) -> Filter:
@@ -24,14 +23,15 @@ def compile_filter(kind: FilterKind, expression: str) -> Filter:
 
     Raises IllegalFilter with the reason and the place.
     """
-    length, limit = len(expression), _LIMITS[kind]
+    is_sql = kind is FilterKind.SQL92  # the kind itself would cost two hashes of an enum
+    length, limit = len(expression), LONGEST_SQL if is_sql else LONGEST_TAGS
     if length > limit:
         raise IllegalFilter(expression, f"it has {length} characters, the limit is {limit}")
-    return _short_filter(kind, expression) if length <= _SHORT else _long_filter(kind, expression)
+    return _short_filter(is_sql, expression) if length <= _SHORT else _long_filter(is_sql, expression)
 
 
-def _made(kind: FilterKind, expression: str) -> Filter:
-    return SqlFilter(expression) if kind is FilterKind.SQL92 else TagFilter(expression)
+def _made(is_sql: bool, expression: str) -> Filter:
+    return SqlFilter(expression) if is_sql else TagFilter(expression)
 
 
 _short_filter = lru_cache(maxsize=1024)(_made)

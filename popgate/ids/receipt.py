@@ -23,6 +23,7 @@ NO_RECALL_HANDLE = "recall handle is invalid"
 """RocketMQ's message for a receipt handle of an unknown broker, and for an invalid recall handle
 (`GatewayError.known_as`)."""
 _LONGEST = 512
+_plain_pop = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9})").fullmatch
 is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch
 """Whether a text may be the tenth field of a handle: one or two CRC-32 in hexadecimal digits."""
 
@@ -65,24 +66,33 @@ def parse_receipt(handle: str) -> Receipt:
     Raises IllegalReceipt for anything else: too long, too few fields, not a decimal, out of range.
     """
     if len(handle) <= _LONGEST and handle.isascii():
-        # Of one answer nearly all handles begin alike, and end in two plain numbers.
-        parts = handle.rsplit(" ", 2)
+        # Of one pop nearly all handles are alike between their first number and their last two.
+        start, _, rest = handle.partition(" ")
+        parts = rest.rsplit(" ", 2)
         if len(parts) == 3:
-            front, offset, commit = parts
-            if offset.isdigit() and commit.isdigit() and len(offset) < 19 and len(commit) < 19:
-                begins = _begins(front)
-                if begins is not None:
-                    return tuple.__new__(Receipt, (*begins, int(offset), int(commit)))
+            pop, offset, commit = parts
+            if (
+                start.isdigit()
+                and offset.isdigit()
+                and commit.isdigit()
+                and len(start) < 19
+                and len(offset) < 19
+                and len(commit) < 19
+            ):
+                fields = _fields_of_pop(pop)
+                if fields is not None:
+                    return tuple.__new__(Receipt, (int(start), *fields, int(offset), int(commit)))
     return _parse_carefully(handle)
 
 
 @lru_cache(maxsize=512)
-def _begins(front: str) -> tuple[int, int, int, int, int, str, int] | None:
-    """The first seven fields of a handle; None for what is not exactly these."""
-    try:
-        return _parse_carefully(f"{front} 0")[:7] if front.count(" ") == 6 else None
-    except IllegalReceipt:
+def _fields_of_pop(text: str) -> tuple[int, int, int, int, str, int] | None:
+    """The fields from the pop's time to the queue's number; None for what is not exactly these."""
+    match = _plain_pop(text)
+    if match is None:
         return None
+    pop_ms, invisible_ms, revive, kind, broker, queue_id = match.groups()
+    return int(pop_ms), int(invisible_ms), int(revive), int(kind), broker, int(queue_id)
 
 
 def _parse_carefully(handle: str) -> Receipt:

@@ -6,6 +6,7 @@ from popgate.context import Context
 from popgate.errors import Forbidden, GroupNotFound, IllegalFilter, NotFound
 from popgate.kinds import Action
 from popgate.lite import takes_lite_topics
+from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientRegistry
 from processors.consume.lite import LiteSubscriptions
@@ -14,7 +15,7 @@ from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
 from processors.members.broadcast import BroadcastGroups
 from processors.observer import Watch
-from processors.requests import Receive, Taken
+from processors.requests import Receive
 
 
 class Receiver:
@@ -41,15 +42,15 @@ class Receiver:
         self._lite = lite
         self._watch_receive = Watch(core.observer, "receive")
 
-    async def receive(self, context: Context, request: Receive) -> Taken:
-        """As `MessagingProcessor.receive`, with the time until which the messages are surely held."""
+    async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
+        """As `MessagingProcessor.receive`."""
         began = self._clock.monotonic()
         with self._watch_receive:
             topic, group = check_topic(request.topic), check_group(request.group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-            config = await self._routing.group(group)
+            config = self._routing.kept_group(group, began) or await self._routing.group(group)
             pop = pop_of(context, request, config, self._limits, began)
-            readable = (await self._routing.route(topic)).readable
+            readable = (self._routing.kept_route(topic, began) or await self._routing.route(topic)).readable
             if not readable:
                 raise Forbidden(f"topic {topic} has no readable queue", "no readable queue")
             lite = takes_lite_topics(config, topic)
@@ -87,7 +88,6 @@ class Receiver:
                     self._clients.polled(context.client_id)
         # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
         answered = self._clock.monotonic()
-        until = surely_held_until(asked, answered, pop.invisible_ms)
         if messages and request.auto_renew:
             self._renewing.delivered(
                 context,
@@ -96,8 +96,8 @@ class Receiver:
                 messages,
                 ordered=pop.ordered,
                 hold_ms=pop.invisible_ms,
-                until=until,
+                until=surely_held_until(asked, answered, pop.invisible_ms),
             )
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)
-        return Taken(messages, until)
+        return messages

@@ -5,16 +5,14 @@ Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt, shown
+from popgate.errors import BadRequest, Fault, Forbidden, shown
 from popgate.filters.compiled import compile_filter
 from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients.client_registry import ClientHandle
 from processors.limits import Limits
-from processors.requests import Receive, Said
+from processors.requests import Receive
 
 _MARGIN_SHARE = 0.2
 """Of a short deadline the margin is at most this part."""
@@ -111,24 +109,6 @@ def wait_until(context: Context, wait_s: float | None, limits: Limits, now: floa
         wait = room if wait_s is None else min(wait_s, room)
     wait = min(wait, limits.max_wait_s)
     return now + wait if wait > 0 else None
-
-
-def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
-    """Raises IllegalReceipt for none at all, BadRequest for too many."""
-    if not receipts:
-        raise IllegalReceipt("", "an acknowledgement needs at least one handle")
-    if len(receipts) > limits.max_receipts_per_ack:
-        raise BadRequest(
-            f"the acknowledgement has {len(receipts)} handles, the limit is {limits.max_receipts_per_ack}"
-        )
-
-
-def check_attempts(said: Said) -> None:
-    """Raises BadRequest if a client that gives up a delivery reports negative attempts; 0: unknown to it."""
-    if min(said.attempt, said.max_attempts) < 0:
-        raise BadRequest(
-            f"the delivery attempt is {said.attempt} of at most {said.max_attempts}, both must be at least 0"
-        )
 
 
 def is_go(context: Context) -> bool:

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Sequence
 
 from popgate.context import Context
-from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, IllegalReceipt
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError, IllegalReceipt
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients.client_registry import ClientKind, ClientRegistry
 from processors.consume.ack_retry import insist
-from processors.consume.receive_rules import check_attempts, check_change, check_receipts, is_node
+from processors.consume.receive_rules import check_change, is_node
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
+from processors.limits import Limits
 from processors.members.broadcast import BroadcastGroups
 from processors.observer import Watch
 from processors.requests import NOTHING_SAID, LastSettled, Said
@@ -123,7 +124,8 @@ class Settlement:
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_receipts(receipts, self._limits)
             reader = group
-            if not self._routing.is_one_reader(group, began):
+            config = self._routing.kept_group(group, began)
+            if config is None or config.broadcast:
                 reader = await self._broadcast.of(context, group)
             claim = self._renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
@@ -268,3 +270,21 @@ class Settlement:
         attempt = self._renewing.attempt_of(topic, group, receipt)
         config = await self._routing.settings(told_group(group))
         return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
+
+
+def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
+    """Raises IllegalReceipt for none at all, BadRequest for too many."""
+    if not receipts:
+        raise IllegalReceipt("", "an acknowledgement needs at least one handle")
+    if len(receipts) > limits.max_receipts_per_ack:
+        raise BadRequest(
+            f"the acknowledgement has {len(receipts)} handles, the limit is {limits.max_receipts_per_ack}"
+        )
+
+
+def check_attempts(said: Said) -> None:
+    """Raises BadRequest if a client that gives up a delivery reports negative attempts; 0: unknown to it."""
+    if min(said.attempt, said.max_attempts) < 0:
+        raise BadRequest(
+            f"the delivery attempt is {said.attempt} of at most {said.max_attempts}, both must be at least 0"
+        )

@@ -31,7 +31,7 @@ from processors.messaging import MessagingProcessor
 from processors.observer import Observer
 from processors.policies.registry import Policies
 from processors.produce.batch_forwarder import BatchForwarder
-from processors.requests import NOTHING_SAID, Pull, Receive, Said, Taken
+from processors.requests import NOTHING_SAID, Pull, Receive, Said
 from proxy.tracing.lookup import contexts_of_id, contexts_of_places, contexts_of_receipts
 from proxy.tracing.spans import Spans, fail
 
@@ -80,16 +80,16 @@ class TracedProcessor(MessagingProcessor):
             self._spans.sent(messages, results)
             return results
 
-    async def _receive(self, context: Context, request: Receive) -> Taken:
+    async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
         began_ns = time.time_ns()
         try:
-            taken = await super()._receive(context, request)
+            messages = await super().receive(context, request)
         except GatewayError as error:
             self._spans.refused(context, request.topic, request.group, error, began_ns)
             raise
-        if taken.messages:
-            self._spans.received(context, request.topic, request.group, taken.messages, began_ns)
-        return taken
+        if messages:
+            self._spans.received(context, request.topic, request.group, messages, began_ns)
+        return messages
 
     async def pull(self, context: Context, request: Pull) -> Pulled:
         began_ns = time.time_ns()

@@ -10,13 +10,17 @@ from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
 
 _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_BUSY_S = 3.0
+"""How long a broker may be busy before its answer is returned."""
+_FIRST_REST_S = 0.1
+_LONGEST_REST_S = 1.0
 
 
 class BrokerClient:
@@ -59,8 +63,10 @@ class BrokerClient:
         Raises as `ConnectionPool.call`. A broker that cannot be reached, or says that it is not the one to
         ask, is asked for at the name servers at once.
         """
-        routes = self._routes
-        address = await routes.find(broker, reading=reading)
+        clusters = self._routes.clusters
+        if clusters.get(broker) is None:
+            await clusters.refresh()
+        address = clusters.address(broker, reading=reading)
         try:
             answer = await self._links.call(
                 address,
@@ -71,11 +77,33 @@ class BrokerClient:
                 link=link,
             )
         except (BrokerUnavailable, BrokerTimeout):
-            routes.clusters.suspect(broker)
+            clusters.suspect(broker)
             raise
         if answer.code in _MOVED:
-            routes.clusters.refused(broker, address)
+            clusters.refused(broker, address)
         return answer
+
+    async def call_patiently(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        context: Context | None = None,
+    ) -> Command:
+        """As `call`; asked again for up to `_BUSY_S` while the broker is busy.
+
+        A busy broker has not processed the request, so any request may be repeated.
+        """
+        until = self._clock.monotonic() + _BUSY_S
+        rest = _FIRST_REST_S
+        while True:
+            answer = await self.call(broker, code, fields, body, context=context)
+            if answer.code != ResponseCode.SYSTEM_BUSY or self._clock.monotonic() + rest > until:
+                return answer
+            await pause(self._clock, rest)
+            rest = min(rest * 2, _LONGEST_REST_S)
 
     def ask(
         self,
@@ -90,7 +118,7 @@ class BrokerClient:
 
         A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """
-        routes = self._routes
+        clusters = self._routes.clusters
 
         def again() -> None:
             left = until - self._clock.monotonic()
@@ -102,24 +130,24 @@ class BrokerClient:
         def answered(done: asyncio.Future[Command]) -> None:
             answer = _outcome(done)
             if isinstance(answer, Exception):
-                routes.clusters.suspect(broker)
+                clusters.suspect(broker)
             elif answer.code == ResponseCode.GO_AWAY:
                 again()
                 return
             elif answer.code in _MOVED:
-                routes.clusters.refused(broker, address)
+                clusters.refused(broker, address)
             callback(answer)
 
         until = self._clock.monotonic() + timeout_s
-        if routes.clusters.get(broker) is None:
+        if clusters.get(broker) is None:
             again()
             return
         try:
-            address = routes.clusters.address(broker)
+            address = clusters.address(broker)
             asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):
-                routes.clusters.suspect(broker)
+                clusters.suspect(broker)
             callback(error)
             return
         asked.add_done_callback(answered)

@@ -10,8 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from brokers.remote.access.broker_client import BrokerClient
-from brokers.remote.access.queries import NO_SUCCESS, could_be_a_name
-from brokers.remote.access.unserved_groups import UnservedGroups
+from brokers.remote.access.queries import NO_SUCCESS
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.queues import Place, place_of
 from brokers.remote.cluster.routes import Routes
@@ -20,8 +19,7 @@ from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, TopicNotFound, shown
-from popgate.wire.bodies.routes import TopicRoute
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
@@ -36,7 +34,7 @@ class ClusterAccess:
     """The cluster as all parts share it.
 
     `client` sends a request to a broker by name; the methods add a route that is looked up first, and
-    second tries where those are safe. `unserved`: groups that some broker refuses while others serve them.
+    second tries where those are safe.
     """
 
     def __init__(self, settings: RemoteSettings, clock: Clock) -> None:
@@ -47,7 +45,6 @@ class ClusterAccess:
             NameServers(self.connections, settings, clock), self.connections, settings, clock
         )
         self.client = BrokerClient(self.connections, self.routes, settings, clock)
-        self.unserved = UnservedGroups(clock)
 
     def __repr__(self) -> str:
         return f"{self.routes!r} {self.connections!r}"
@@ -63,15 +60,9 @@ class ClusterAccess:
     def figures(self) -> dict[str, float]:
         return {**self.connections.figures(), **self.routes.figures()}
 
-    async def route_of(self, topic: str) -> TopicRoute:
-        """Raises TopicNotFound, also for what can be no topic; BrokerUnavailable."""
-        if not could_be_a_name(topic):
-            raise TopicNotFound(shown(topic))
-        return await self.routes.of(topic)
-
     async def place(self, topic: str, broker: str, queue_id: int) -> Place:
         """Raises TopicNotFound, BadRequest (no such queue, also when it is asked anew), BrokerUnavailable."""
-        route = await self.route_of(topic)
+        route = await self.routes.of(topic)
         try:
             return place_of(topic, route, broker, queue_id)
         except BadRequest:

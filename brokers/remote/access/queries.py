@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -19,13 +18,7 @@ from popgate.wire.json_syntax.parts import load_object
 Read = TypeVar("Read")
 Answer = TypeVar("Answer")
 
-_could_be_a_name = re.compile(r"[!-~]{1,512}\Z").match
 NO_SUCCESS: tuple[int, ...] = ()
-
-
-def could_be_a_name(text: str) -> bool:
-    """Whether a topic or group may be called so; brokers are not asked about anything else."""
-    return _could_be_a_name(text) is not None
 
 
 async def of_each(

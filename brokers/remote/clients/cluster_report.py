@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import BrokerPlace, TellsAbsence, TellsBrokers, TellsCluster
@@ -78,12 +78,18 @@ _described = re.compile(r"V([0-9]{1,3})_([0-9]{1,3})_([0-9]{1,3})(_[A-Z_]{1,20})
 class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
     """`brokers.capabilities.TellsCluster`, `TellsBrokers` and `TellsAbsence`."""
 
-    def __init__(self, access: ClusterAccess, registration: ClientRegistration) -> None:
+    def __init__(
+        self,
+        access: ClusterAccess,
+        registration: ClientRegistration,
+        unserved: Callable[[], Mapping[tuple[str, str], str]],
+    ) -> None:
+        """`unserved`: by group and broker, why that broker refuses a group which others serve."""
         self._connections = access.connections
         self._routes = access.routes
         self._settings = access.settings
         self._clock = access.clock
-        self._unserved = access.unserved
+        self._unserved = unserved
         self._registration = registration
         self.absence = BrokerAbsence(
             self._connections,
@@ -125,7 +131,7 @@ class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
         )
         beyond = max(len(processes) - _MOST_ASKED, 0)
         return ClusterView(
-            tuple(servers), tuple(brokers), beyond, self._registration.registry.refusals, self._unserved.now()
+            tuple(servers), tuple(brokers), beyond, self._registration.registry.refusals, self._unserved()
         )
 
     # -- inside -------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 from brokers.capabilities import GroupMember, TellsConsumers
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.queries import object_in, of_each, worst
 from brokers.remote.clients.heartbeats import reading_in
 from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.model import Reading
+from popgate.naming import could_be_a_name
 from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.parts import texts

@@ -19,6 +19,7 @@ from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown
+from popgate.naming import could_be_a_name
 from popgate.wire.bodies.routes import BrokerData, TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 
@@ -84,7 +85,10 @@ class Routes:
         await self.servers.stop()
 
     async def of(self, topic: str) -> TopicRoute:
-        """The route as known; its brokers all have addresses. Raises TopicNotFound, BrokerUnavailable."""
+        """The route as known; its brokers all have addresses.
+
+        Raises TopicNotFound, also for what can be no topic; BrokerUnavailable.
+        """
         now = self._clock.monotonic()
         kept = self._kept.get(topic)
         if kept is not None and not kept.doubted:
@@ -92,8 +96,11 @@ class Routes:
             if now >= kept.due or kept.asked_at < self.clusters.changed_at:
                 self._refresh(topic, kept, now)
             return kept.route
-        if kept is None and now < self._missing.get(topic, now):
-            raise TopicNotFound(topic)
+        if kept is None:
+            if not could_be_a_name(topic):
+                raise TopicNotFound(shown(topic))
+            if now < self._missing.get(topic, now):
+                raise TopicNotFound(topic)
         return await self.now(topic)
 
     async def now(self, topic: str) -> TopicRoute:
@@ -131,16 +138,6 @@ class Routes:
     def is_acting(self, broker: str) -> bool:
         """Whether the broker's master is gone and a slave acts for it."""
         return self.clusters.is_acting(broker)
-
-    def address(self, broker: str, *, reading: bool = False) -> str:
-        """Where to ask a broker that is known; `reading`: a slave will do. Raises BrokerUnavailable."""
-        return self.clusters.address(broker, reading=reading)
-
-    async def find(self, broker: str, *, reading: bool = False) -> str:
-        """As `address`, but a broker that is not known is asked for. Raises BrokerUnavailable."""
-        if self.clusters.get(broker) is None:
-            await self.clusters.refresh()
-        return self.clusters.address(broker, reading=reading)
 
     def age(self, topic: str) -> float | None:
         """Seconds since a name server returned the route of this topic; None: it is not known."""

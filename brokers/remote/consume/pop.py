@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
-from brokers.remote.consume.pop_hints import PopHints
+from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
-from brokers.remote.metadata.groups import Groups
 from brokers.remote.settle.deliveries import Deliveries
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from popgate.answers import error_of
@@ -36,7 +36,7 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
+from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -60,11 +60,13 @@ class Popper:
     """The port's `pop`."""
 
     def __init__(
-        self, access: ClusterAccess, pop_filter: PopFilter, groups: Groups, deliveries: Deliveries
+        self,
+        access: ClusterAccess,
+        pop_filter: PopFilter,
+        groups: RefreshingCache[GroupConfig],
+        deliveries: Deliveries,
     ) -> None:
-        self._access = access
         self._client = access.client
-        self._unserved = access.unserved
         self._clock = access.clock
         self._routes = access.routes
         self._settings = access.settings
@@ -72,6 +74,7 @@ class Popper:
         self._groups = groups
         self._deliveries = deliveries
         self._recent = PopHints(self._clock)
+        self.unserved = UnservedGroups(self._clock)
         self.waiters = WaitQueue(self._clock, _MOST_WAITING)
         self._arrival_watch = ArrivalWatch(self._clock, self.waiters, self._anything)
         self._pop_batcher = PopBatcher(self._client, self._clock, self, self._settings.slow_s)
@@ -88,7 +91,7 @@ class Popper:
             "notifications": len(self._arrival_watch),
             "late_pops_given_back": self._filter.given_back,
             "dead_lettered": self._filter.buried,
-            "groups_unserved": len(self._unserved.now()),
+            "groups_unserved": len(self.unserved.now()),
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
@@ -139,17 +142,15 @@ class Popper:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        route = await self._access.route_of(request.topic)
-        config = await self._groups.group(request.group)
+        route = await self._routes.of(request.topic)
+        config = await self._groups.of(request.group)
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
-        readable = {
-            queues.broker: queues for queues in route.queues if queues.readable and queues.read_queues
-        }
+        readable = route.readable
         if not readable:
             raise Forbidden(f"topic {request.topic} is not readable")
-        brokers = sorted(readable)
+        brokers = [*readable]
         if request.broker or request.queue_id >= 0:
             brokers = [broker for broker in brokers if request.broker in ("", broker)]
             if request.queue_id >= 0 and not route.mappings:
@@ -205,16 +206,16 @@ class Popper:
                 if isinstance(error, _REFUSED):
                     refusals[broker] = error
                 continue
-            self._unserved.served(group, broker)
+            self.unserved.served(group, broker)
             answered = True
             if messages:
                 break
         if answered:
             for broker, refusal in refusals.items():
-                self._unserved.refused(group, broker, refusal.sentence)
+                self.unserved.refused(group, broker, refusal.sentence)
         elif failure is not None:
             if isinstance(failure, GroupNotFound):
-                self._groups.group_settings.forget(group)
+                self._groups.forget(group)
             try:
                 raise failure
             finally:
@@ -319,7 +320,7 @@ class Popper:
             )
         except _REFUSED as error:
             if len(line.brokers) > 1:  # else nobody serves it, and its clients are told
-                self._unserved.refused(key.group, broker, error.sentence)
+                self.unserved.refused(key.group, broker, error.sentence)
             raise
         if answer.fields.get("pollingFull") == "true":
             raise TooManyRequests(f"broker {broker} has no room for those who wait", known_as="polling full")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from brokers.remote.read.origins import true_origin
-from brokers.remote.read.senders import born_host, born_ms
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, ORDERED, Receipt, parse_receipt
@@ -13,7 +12,7 @@ from popgate.wire.bodies.pop_info import PopInfo, parse_pop_info
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import POP_CK, drop_properties, find_property
-from popgate.wire.messages.records import Record, decode_record
+from popgate.wire.messages.records import Record, decode_record, sender_host, sender_ms
 
 _POP_CK = POP_CK.encode()
 _LARGEST = 1 << 62
@@ -72,8 +71,8 @@ def read_popped(
                 commit_offset,
                 record.sys_flag,
                 record.flag,
-                born_ms(record),
-                born_host(record),
+                sender_ms(record),
+                sender_host(record),
                 record.store_ms,
                 host_text(record.store_host),
                 record.body,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.access.queries import could_be_a_name, of_each, worst
+from brokers.remote.access.queries import of_each, worst
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
-from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.naming import could_be_a_name, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 

@@ -9,9 +9,9 @@ from typing import Any
 from brokers.capabilities import TellsReaders
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.keyed_lock import KeyedLock
-from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.queries import object_in, of_each, worst
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.metadata.config_codec import check_group_settings, group_body, group_in, refusal
-from brokers.remote.metadata.refreshing_cache import RefreshingCache
 from popgate.answers import error_of
 from popgate.errors import (
     AlreadyExists,
@@ -22,7 +22,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import GroupConfig
-from popgate.naming import is_derived_topic
+from popgate.naming import could_be_a_name, is_derived_topic
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.parts import as_object, table, texts
 
@@ -57,7 +57,9 @@ class Groups(TellsReaders):
         self._access = access
         self._client = access.client
         self._settings = access.settings
-        self.group_settings = RefreshingCache.of_settings(self._fetch_group, access.clock, access.settings)
+        self.group_settings = RefreshingCache.of_settings(
+            self._fetch_group, access.clock, access.settings, missing=GroupNotFound
+        )
         self.group_turns = KeyedLock()
 
     async def stop(self) -> None:
@@ -65,14 +67,10 @@ class Groups(TellsReaders):
 
     async def group(self, name: str) -> GroupConfig:
         """A broker that makes unknown groups on first use makes it when it is asked (6.4)."""
-        if not could_be_a_name(name):
-            raise GroupNotFound(shown(name))
         return await self.group_settings.of(name)
 
     async def group_now(self, name: str) -> GroupConfig:
         """As `group`, without the cache."""
-        if not could_be_a_name(name):
-            raise GroupNotFound(shown(name))
         return await self.group_settings.now(name)
 
     async def groups(self) -> list[GroupConfig]:

@@ -67,6 +67,6 @@ class CommandRelay(RelaysCommands):
                 raise BadRequest(f"the cluster has no broker {shown(broker)} that can be asked now")
             return [broker]
         if topic:
-            having = {broker_data.name for broker_data in (await self._access.route_of(topic)).brokers}
+            having = {broker_data.name for broker_data in (await self._access.routes.of(topic)).brokers}
             return [name for name in known if name in having] or known
         return known

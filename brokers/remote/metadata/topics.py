@@ -8,10 +8,10 @@ from typing import Any
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.keyed_lock import KeyedLock
-from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.queries import object_in, of_each, worst
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.cluster.queues import queues_of
 from brokers.remote.metadata.config_codec import check_topic_settings, refusal, topic_fields, topic_in
-from brokers.remote.metadata.refreshing_cache import RefreshingCache
 from popgate.answers import error_of
 from popgate.errors import (
     AlreadyExists,
@@ -24,7 +24,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import Permission, Route, TopicConfig
-from popgate.naming import is_system_topic
+from popgate.naming import could_be_a_name, is_system_topic
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.parts import as_object, table
@@ -47,7 +47,9 @@ class Topics:
         self._settings = access.settings
         self._client = access.client
         self._connections = access.connections
-        self.topic_settings = RefreshingCache.of_settings(self._fetch_topic, access.clock, access.settings)
+        self.topic_settings = RefreshingCache.of_settings(
+            self._fetch_topic, access.clock, access.settings, missing=TopicNotFound
+        )
         self.topic_turns = KeyedLock()
 
     async def stop(self) -> None:
@@ -55,7 +57,7 @@ class Topics:
 
     async def route(self, topic: str) -> Route:
         """The message types from any broker of the topic; raises if none responds."""
-        route = await self._access.route_of(topic)
+        route = await self._access.routes.of(topic)
         queues = queues_of(topic, route)
         try:
             types = (await self.topic_settings.of(topic)).message_types
@@ -66,8 +68,6 @@ class Topics:
         return Route(topic, types, queues)
 
     async def topic(self, name: str) -> TopicConfig:
-        if not could_be_a_name(name):
-            raise TopicNotFound(shown(name))
         return await self.topic_settings.of(name)
 
     async def topics(self) -> list[TopicConfig]:

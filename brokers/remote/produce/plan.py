@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.access.queries import could_be_a_name
 from brokers.remote.clients.registration import ClientRegistration
 from brokers.remote.produce.batches import is_held_back
 from brokers.remote.produce.queue_selector import Target, writable_queues, zones_of
@@ -24,6 +23,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import Message, MessageType, Sent
+from popgate.naming import could_be_a_name
 from popgate.wire.bodies.routes import TopicRoute
 
 _MOST_TOPICS = 4_096

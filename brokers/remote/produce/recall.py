@@ -58,7 +58,7 @@ class Recaller:
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         recall = read_recall_handle(recall_handle)
-        route = await self._access.route_of(topic)
+        route = await self._access.routes.of(topic)
         if recall.topic != topic:
             raise BadRequest(f"the recall handle is for topic {shown(recall.topic)}, not for {topic}")
         if recall_handle in self._recalled:

@@ -40,7 +40,7 @@ class GroupProgress:
 
     async def progress(self, group: str, topic: str) -> list[Progress]:
         config = await self._groups.group(group)
-        places = [(place, False) for place in places_of(topic, await self._access.route_of(topic))]
+        places = [(place, False) for place in places_of(topic, await self._access.routes.of(topic))]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
             places += [(place, True) for place in await self._offsets.places_if_there(make(group, topic))]
         readable = iter([pair for pair in places if pair[0].permission & Permission.READ])
@@ -51,7 +51,7 @@ class GroupProgress:
 
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
         await self._groups.group(group)
-        await self._access.route_of(topic)
+        await self._access.routes.of(topic)
         raise Unsupported(
             "to list what a group holds in a RocketMQ cluster", "its brokers tell nobody who has a message"
         )

@@ -48,7 +48,7 @@ class MessageLookup(FindsByPlace):
         return stored(record, broker, record.queue_id, record.offset)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        route = await self._access.route_of(topic)
+        route = await self._access.routes.of(topic)
         packed = _packed(message_id)
         if packed is None:
             return []
@@ -73,7 +73,7 @@ class MessageLookup(FindsByPlace):
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
     ) -> list[StoredMessage]:
-        route = await self._access.route_of(topic)
+        route = await self._access.routes.of(topic)
         packed = _packed(key)
         if packed is None or limit < 1 or begin_ms > end_ms or end_ms < 0:
             return []

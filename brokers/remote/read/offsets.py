@@ -168,7 +168,7 @@ class ClusterOffsets(HoldsResets):
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also the group's retry topics of the topic, which are skipped: the messages come by position."""
         await self._groups.group(group)
-        route = await self._access.route_of(topic)
+        route = await self._access.routes.of(topic)
         places = [place for place in places_of(topic, route) if place.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
@@ -184,7 +184,7 @@ class ClusterOffsets(HoldsResets):
     async def places_if_there(self, topic: str) -> list[Place]:
         """The queues of a topic that need not be there. Raises BrokerUnavailable."""
         try:
-            return places_of(topic, await self._access.route_of(topic))
+            return places_of(topic, await self._access.routes.of(topic))
         except TopicNotFound:
             return []
 
@@ -264,7 +264,7 @@ class ClusterOffsets(HoldsResets):
         """
         if answer.code != ResponseCode.SUCCESS:
             return False
-        queues = places_of(place.topic, await self._access.route_of(place.topic))
+        queues = places_of(place.topic, await self._access.routes.of(place.topic))
         if sum(queue.broker == place.broker for queue in queues) == 1:
             return False
         try:

@@ -22,7 +22,6 @@ from brokers.remote.read.offsets import (
 )
 from brokers.remote.read.origins import true_origin
 from brokers.remote.read.record_scan import scan_records
-from brokers.remote.read.senders import born_host, born_ms
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -38,7 +37,7 @@ from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import host_text
-from popgate.wire.messages.records import Record, decode_record, decode_records
+from popgate.wire.messages.records import Record, decode_record, decode_records, sender_host, sender_ms
 
 READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2
@@ -214,8 +213,8 @@ def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMes
         record.commit_offset,
         record.sys_flag,
         record.flag,
-        born_ms(record),
-        born_host(record),
+        sender_ms(record),
+        sender_host(record),
         record.store_ms,
         host_text(record.store_host),
         record.body,

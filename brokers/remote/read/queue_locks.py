@@ -116,7 +116,7 @@ class QueueLocks(LeasesQueues):
             if topic in unknown or len(unknown) > _MOST_UNKNOWN:
                 continue
             try:
-                place = place_of(topic, await self._access.route_of(topic), broker, queue_id)
+                place = place_of(topic, await self._access.routes.of(topic), broker, queue_id)
             except NotFound:
                 unknown.add(topic)
                 continue

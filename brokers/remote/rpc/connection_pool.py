@@ -91,7 +91,7 @@ class ConnectionPool:
         connection = self._links.get((address, link)) or self._link(address, link)
         for _ in range(2):
             connection.used_at = now
-            channel = connection.usable(now)
+            channel = connection.channel or connection.usable(now)
             waiting = channel.ask(code, fields, body, now, until - now, speaker)
             try:
                 answer = await waiting.future
@@ -118,7 +118,8 @@ class ConnectionPool:
             fields = self._signed(fields, body)
         connection = self._links.get((address, 0)) or self._link(address, 0)
         connection.used_at = now
-        return connection.usable(now).ask(code, fields, body, now, timeout_s).future
+        channel = connection.channel or connection.usable(now)
+        return channel.ask(code, fields, body, now, timeout_s).future
 
     def tell(
         self,
@@ -140,7 +141,7 @@ class ConnectionPool:
         try:
             connection = self._links.get((address, link)) or self._link(address, link)
             connection.used_at = now
-            channel = connection.usable(now)
+            channel = connection.channel or connection.usable(now)
             if channel.open:
                 channel.tell(code, fields, body, speaker)
                 return

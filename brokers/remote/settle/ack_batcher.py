@@ -7,24 +7,19 @@ BATCH_ACK_MESSAGE it silently ignores invalid entries (protocol facts 4.4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokers.remote.access.broker_client import BrokerClient
-from brokers.remote.access.retry import when_not_busy
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalReceipt
 from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
 
 _WIDEST = 1_024
 """Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
-PATIENCE_S = 3.0
-"""How long a broker may be busy before the error is returned."""
 _MOST = 1_024
 """Acknowledgements of one request."""
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
@@ -76,9 +71,8 @@ def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
 class AckBatcher:
     """One request per broker and turn of the loop."""
 
-    def __init__(self, client: BrokerClient, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient) -> None:
         self._client = client
-        self._clock = clock
         self._parts: dict[str, list[_Part]] = {}
         self._alone: set[str] = set()
         """Brokers that do not know batches."""
@@ -169,7 +163,7 @@ class AckBatcher:
         entries = [_entry(ack, offsets) for ack, offsets in merged.values()]
         try:
             body = encode_batch_acks(broker, entries)
-            answer = await self._ask(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
+            answer = await self._client.call_patiently(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
         except GatewayError as error:
             return error
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -178,13 +172,6 @@ class AckBatcher:
         if answer.code == ResponseCode.SUCCESS:
             return None
         return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
-
-    async def _ask(
-        self, broker: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
-    ) -> Command:
-        return await when_not_busy(
-            self._clock, PATIENCE_S, lambda: self._client.call(broker, code, fields, body)
-        )
 
     async def _single(self, broker: str, ack: Ack) -> GatewayError | None:
         receipt = ack.receipt
@@ -196,7 +183,7 @@ class AckBatcher:
             "offset": str(receipt.offset),
         }
         try:
-            answer = await self._ask(broker, RequestCode.ACK_MESSAGE, fields)
+            answer = await self._client.call_patiently(broker, RequestCode.ACK_MESSAGE, fields)
         except GatewayError as error:
             return error
         if answer.code == ResponseCode.SUCCESS:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.access.retry import when_not_busy
-from brokers.remote.settle.ack_batcher import PATIENCE_S, Ack, AckBatcher, real_topic
+from brokers.remote.settle.ack_batcher import Ack, AckBatcher, real_topic
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from brokers.remote.settle.ordered_deliveries import OrderedDeliveries
 from brokers.remote.settle.recent_handles import RecentHandles
@@ -25,7 +24,6 @@ from popgate.errors import (
 from popgate.ids.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
 
 SUSPENDS_FROM = 513
 """The version that brokers tell (5.5.0) from which on a delivery can be given up without being counted."""
@@ -62,7 +60,7 @@ class Deliveries:
         self.unsure = RecentHandles()
         self.returns = Undelivered()
         self.ordered = OrderedDeliveries()
-        self.acking = AckBatcher(self._client, access.clock)
+        self.acking = AckBatcher(self._client)
         self._works: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
@@ -142,8 +140,8 @@ class Deliveries:
         broker = receipt.broker
         asked = self._clock.monotonic()
         try:
-            answer = await self._ask_settling(
-                broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context
+            answer = await self._client.call_patiently(
+                broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context=context
             )
         except (BrokerUnavailable, BrokerBusy):
             self.replaced.discard(handle)
@@ -183,13 +181,6 @@ class Deliveries:
         if receipt.ordered:
             self.ordered.renewed(topic, group, changed)
         return changed
-
-    async def _ask_settling(
-        self, broker: str, code: RequestCode, fields: Mapping[str, str], context: Context | None
-    ) -> Command:
-        return await when_not_busy(
-            self._clock, PATIENCE_S, lambda: self._client.call(broker, code, fields, context=context)
-        )
 
     async def free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
         """Give a delivery back as well as the broker can; whether it was freed."""
@@ -236,7 +227,9 @@ class Deliveries:
         }
         broker = receipt.broker
         try:
-            answer = await self._ask_settling(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context)
+            answer = await self._client.call_patiently(
+                broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context
+            )
         except (BrokerUnavailable, BrokerBusy):
             self.finished.discard(handle)
             raise

@@ -6,12 +6,12 @@ Source: protocol facts 5.5 (36) and 7.8.
 from __future__ import annotations
 
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.access.queries import could_be_a_name
 from brokers.remote.metadata.groups import Groups
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import GroupNotFound, NotFound, shown
 from popgate.model import SendBack
+from popgate.naming import could_be_a_name
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 
 _GONE = "look message by offset failed"

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
-from brokers.remote.metadata.groups import Groups
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import Deliveries
 from popgate.context import Context
@@ -27,6 +27,7 @@ from popgate.errors import (
     ReceiptExpired,
 )
 from popgate.ids.receipt import parse_receipt
+from popgate.model import GroupConfig
 
 LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""
@@ -35,8 +36,10 @@ LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 class Settlement:
     """The port's `ack`, `change_invisible`, `give_back` and `dead_letter`."""
 
-    def __init__(self, access: ClusterAccess, deliveries: Deliveries, groups: Groups) -> None:
-        self._access = access
+    def __init__(
+        self, access: ClusterAccess, deliveries: Deliveries, groups: RefreshingCache[GroupConfig]
+    ) -> None:
+        self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
 
@@ -48,8 +51,8 @@ class Settlement:
         A broker accepts an acknowledgement for a moment after its delivery has expired: a refused
         one that was sent would finish the message all the same.
         """
-        route = await self._access.route_of(topic)
-        await self._groups.group(group)
+        route = await self._routes.of(topic)
+        await self._groups.of(group)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
         checked: set[tuple[object, ...]] = set()
@@ -108,8 +111,8 @@ class Settlement:
         *,
         suspend: bool = False,
     ) -> str:
-        route = await self._access.route_of(topic)
-        await self._groups.group(group)
+        route = await self._routes.of(topic)
+        await self._groups.of(group)
         if not 0 <= invisible_ms <= LONGEST_INVISIBLE_MS:
             raise BadRequest(
                 f"an invisible time of {invisible_ms} ms is not possible, the longest is"
@@ -131,8 +134,8 @@ class Settlement:
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Never tried again, and never for what this process saw finished."""
         try:
-            route = await self._access.route_of(topic)
-            await self._groups.group(group)
+            route = await self._routes.of(topic)
+            await self._groups.of(group)
         except NotFound:
             return 0
         free = []
@@ -147,8 +150,8 @@ class Settlement:
         return sum(await asyncio.gather(*free))
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        route = await self._access.route_of(topic)
-        await self._groups.group(group)
+        route = await self._routes.of(topic)
+        await self._groups.of(group)
         delivery = self._deliveries.delivery(receipt, topic, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:

@@ -9,8 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from brokers.channel import Channel
-from brokers.in_flight import PendingRequest
+from brokers.channel import Channel, PendingRequest
 from brokers.shared.codec.calls import CANCELLED, DONE, FAILED, WAITING, Call, decode, takes_context
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.codec.kinds import Sink, Source

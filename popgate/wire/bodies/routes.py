@@ -74,10 +74,10 @@ class BrokerData:
     addresses: Mapping[int, str]
     zone: str = ""
     acting_master: bool = False
+    master: str | None = field(init=False, repr=False, compare=False)
 
-    @property
-    def master(self) -> str | None:
-        return self.addresses.get(MASTER_ID)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "master", self.addresses.get(MASTER_ID))
 
     @classmethod
     def read(cls, part: Mapping[str, Any]) -> BrokerData:
@@ -112,7 +112,8 @@ class TopicRoute:
 
     `order_conf` is "broker:queues;broker:queues" if the name server has one for ordered topics.
     `mappings` is by broker name, for static topics only. Brokers may be listed without queues, and
-    queues without their broker.
+    queues without their broker. `readable` has the queues that can be read from by broker, in the order of
+    the brokers' names; routes are read far more often than they change.
     """
 
     queues: tuple[QueueData, ...] = ()
@@ -120,6 +121,12 @@ class TopicRoute:
     order_conf: str = ""
     mappings: Mapping[str, QueueMapping] = field(default_factory=lambda: _NOTHING)
     filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _NOTHING)
+    readable: Mapping[str, QueueData] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        queues = sorted(self.queues, key=lambda data: data.broker)
+        readable = {data.broker: data for data in queues if data.readable and data.read_queues}
+        object.__setattr__(self, "readable", MappingProxyType(readable))
 
     def broker(self, name: str) -> BrokerData | None:
         return next((broker for broker in self.brokers if broker.name == name), None)

@@ -355,6 +355,16 @@ class PortCode(IntEnum):
     ASK_GATEWAYS = 770_243
 
 
+def request_name(code: int) -> str:
+    """What a request is called in sentences."""
+    for codes in (RequestCode, PortCode):
+        try:
+            return codes(code).name
+        except ValueError:
+            continue
+    return f"request {code}"
+
+
 SEND_ONCE = "once"
 """A field of our sends. "true": a message whose id was sent to the topic recently is not stored again.
 RocketMQ ignores it."""

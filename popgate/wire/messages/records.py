@@ -15,7 +15,7 @@ from zlib import crc32
 from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.messages.hosts import host_text as host_text
 from popgate.wire.messages.hosts import pack_host as pack_host
-from popgate.wire.messages.properties import LONGEST_BLOCK
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
 
 COMPRESSED = 0x1
 MULTI_TAGS = 0x2
@@ -65,6 +65,7 @@ _place_queue = Struct(">i").pack_into
 _place_offsets = Struct(">qq").pack_into
 _place_time = Struct(">q").pack_into
 _unpack_length = Struct(">I").unpack_from
+_BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 
 
 class Record(NamedTuple):
@@ -86,6 +87,18 @@ class Record(NamedTuple):
     prepared_offset: int
     body_crc: int
     size: int
+
+
+def sender_host(record: Record) -> str:
+    """The birth host of the message: `born_host` is that of the broker's client (protocol facts 3.6)."""
+    text = find_property(record.properties, _BORN_HOST)
+    return host_text(record.born_host) if text is None else text.decode("utf-8", "replace")
+
+
+def sender_ms(record: Record) -> int:
+    """When the message was born: of a batch `born_ms` is that of the request (protocol facts 5.7)."""
+    text = find_property(record.properties, _BORN_TIMESTAMP)
+    return int(text) if text is not None and len(text) < 16 and text.isdigit() else record.born_ms
 
 
 def encode_record(

@@ -215,7 +215,7 @@ class RpcDispatcher:
         """
         answer: Any
         began = self._clock.monotonic()
-        context = open_context(call, self._clock)
+        context = open_context(call, began)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:
             self._admit(context, call)
@@ -250,17 +250,22 @@ class RpcDispatcher:
         began = self._clock.monotonic()
         code = _GONE
         try:
-            code = await self._streamed(method, request, call, answers)
+            code = await self._streamed(method, request, call, answers, began)
         finally:
             self.calls.answered(method.name, code, self._clock.monotonic() - began)
         if code not in _FINE:
             self.calls.refused(*names_of(request))
 
     async def _streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
+        self,
+        method: Streamed,
+        request: Message | Unreadable,
+        call: Call,
+        answers: ResponseStream[Any],
+        began: float,
     ) -> str:
         """The name of the code that was sent."""
-        context = open_context(call, self._clock)
+        context = open_context(call, began)
         held = context.allowance = self._budgets.allowance(context.connection)
         status: pb.Status | None = None
         bug: pb.Status | None = None
@@ -290,7 +295,7 @@ class RpcDispatcher:
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         """Raises CallFailed."""
         began, code = self._clock.monotonic(), "OK"
-        context = open_context(call, self._clock)
+        context = open_context(call, began)
         held = context.allowance = self._budgets.allowance(context.connection)
         status: pb.Status | None = None
         try:

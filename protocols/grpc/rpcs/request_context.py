@@ -6,7 +6,6 @@ Only the headers named here are read. What a client claims about its own address
 
 from __future__ import annotations
 
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Unauthenticated
 from popgate.kinds import NO_CREDENTIALS, Authenticator, Credentials
@@ -16,8 +15,11 @@ _LONGEST_ID = 1024
 _LONGEST = 256
 
 
-def open_context(call: Call, clock: Clock) -> Context:
-    """The Context of an RPC, its caller not authenticated yet and its client id not checked."""
+def open_context(call: Call, now: float) -> Context:
+    """The Context of an RPC that begins at the loop time `now`.
+
+    Its caller is not authenticated yet and its client id not checked.
+    """
     context = Context(
         door="grpc", peer=call.peer, local=call.local, certificate=call.names, connection=call.peer
     )
@@ -25,11 +27,13 @@ def open_context(call: Call, clock: Clock) -> Context:
     context.client_id = _text(header("x-mq-client-id"), _LONGEST_ID)
     context.language = _text(header("x-mq-language"), _LONGEST).upper()
     context.client_version = _text(header("x-mq-client-version"), _LONGEST)
-    context.namespace = _text(header("x-mq-namespace"), _LONGEST)
-    context.traceparent = _text(header("traceparent"), _LONGEST)
+    if namespace := header("x-mq-namespace"):
+        context.namespace = _text(namespace, _LONGEST)
+    if traceparent := header("traceparent"):
+        context.traceparent = _text(traceparent, _LONGEST)
     remaining = call.time_remaining()
     if remaining is not None:
-        context.deadline = clock.monotonic() + remaining
+        context.deadline = now + remaining
     return context
 
 

@@ -36,9 +36,6 @@ class Positions:
         """Polls and telemetry streams of clients that notice only the end of a connection: they end when a
         drain begins, also where the others last as long as it does, and when their connection is to go."""
 
-    def _polls_of(self, context: Context) -> LongPolls:
-        return self._waits_first if notices_only_an_end(context) else self._polls
-
     @property
     def budgets(self) -> Budgets:
         """How many bytes may be under way; the door counts."""
@@ -58,7 +55,8 @@ class Positions:
         """
         illegal: IllegalOffset | None = None
         try:
-            pulled = await self._polls_of(context).wait(self._processor.pull(context, pull_in(request)))
+            polls = self._waits_first if notices_only_an_end(context) else self._polls
+            pulled = await polls.wait(self._processor.pull(context, pull_in(request)))
         except IllegalOffset as error:
             illegal = error
         if illegal is not None:

@@ -143,7 +143,8 @@ class MessagingService(Positions):
                 client = self._processor.clients.get(context.client_id)
                 # None where the settings came to another replica: the deadline decides, as without settings.
                 receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
-            messages = await self._polls_of(context).wait(self._processor.receive(context, receive))
+            polls = self._waits_first if notices_only_an_end(context) else self._polls
+            messages = await polls.wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)
         else:

@@ -124,7 +124,6 @@ async def stage(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage(broker, clock)
     parts = {
         "group": broker._groups,
-        "route_of": broker.access,
         "look": broker.popper,
         "send": broker._sender,
         "at_place": broker._lookup,
@@ -134,7 +133,8 @@ async def stage(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> Stage:
     }
     for name, part in parts.items():
         monkeypatch.setattr(part, name, getattr(stage, name))
-    monkeypatch.setattr(broker.access.routes, "now", stage.route_of)
+    for name in ("of", "now"):
+        monkeypatch.setattr(broker.access.routes, name, stage.route_of)
     return stage
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, IllegalFilter, IllegalReceipt
+from popgate.errors import BadRequest, Fault, Forbidden, IllegalFilter
 from popgate.model import FilterKind, GroupConfig
-from processors.consume.receive_rules import check_change, check_receipts, is_go, is_node, pop_of, wait_until
+from processors.consume.receive_rules import check_change, is_go, is_node, pop_of, wait_until
 from processors.limits import Limits
 from processors.requests import Receive
 
@@ -130,13 +130,6 @@ def test_a_change_outside_zero_to_twelve_hours_is_refused(invisible_ms: int) -> 
     assert caught.value.fault is Fault.ILLEGAL_INVISIBLE_TIME
     check_change(0, LIMITS)
     check_change(43_200_000, LIMITS)
-
-
-def test_an_acknowledgement_has_at_least_one_handle_and_not_too_many() -> None:
-    with pytest.raises(IllegalReceipt):
-        check_receipts([], LIMITS)
-    with pytest.raises(BadRequest, match="5 handles, the limit is 4"):
-        check_receipts(["h"] * 5, Limits(max_receipts_per_ack=4))
 
 
 def test_clients_with_habits_are_known_by_their_language() -> None:

@@ -233,7 +233,7 @@ class Client:
         call = GivenCall(self.headers, getattr(rpc, f"{kind}Response"), remaining)
         service = MessagingService(gateway.processor, gateway.clock)
         serve = service.receive_message if kind == "ReceiveMessage" else service.pull_message
-        await serve(request, open_context(call, gateway.clock), call)
+        await serve(request, open_context(call, gateway.clock.monotonic()), call)
         return call.frames
 
     async def ack(

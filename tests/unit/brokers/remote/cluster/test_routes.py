@@ -146,6 +146,15 @@ async def test_a_topic_that_is_missing_is_not_asked_for_all_the_time(
     assert asked(server, "new") == 2
 
 
+@pytest.mark.parametrize("name", ["", "with space", "ä", "x" * 513])
+async def test_what_can_be_no_topic_is_not_asked_for(
+    routes: Routes, server: ScriptedNameServer, name: str
+) -> None:
+    with pytest.raises(TopicNotFound):
+        await routes.of(name)
+    assert asked(server, name) == 0
+
+
 async def test_a_topic_that_was_just_made_is_visible_at_once(
     routes: Routes, server: ScriptedNameServer
 ) -> None:
@@ -306,7 +315,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def reach(house: House, broker: str) -> int:
-    address = await house.routes.find(broker)
+    address = house.routes.clusters.address(broker)
     return (await house.links.call(address, ASK, {}, timeout_s=3.0)).code
 
 

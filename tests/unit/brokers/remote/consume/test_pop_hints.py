@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.consume.pop_hints import PopHints
+from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
+from popgate.testing import MovableClock
 
 SHELF = ("T", "G")
+WHY = "there is no such group"
 
 
 @pytest.fixture
@@ -76,3 +78,37 @@ def test_it_is_bounded(recent):
     assert len(recent._found) <= 8_192
     assert len(recent._due) <= 8_192
     assert len(recent._sizes) <= 8_192
+
+
+@pytest.fixture
+def unserved(clock: MovableClock) -> UnservedGroups:
+    return UnservedGroups(clock)
+
+
+def test_a_refusal_is_told_until_the_group_is_served_there(
+    unserved: UnservedGroups, caplog: pytest.LogCaptureFixture
+):
+    for _ in range(3):
+        unserved.refused("G", "broker-b", WHY)
+    assert unserved.now() == {("G", "broker-b"): WHY}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"broker broker-b gives group G nothing, what it has waits: {WHY}"
+    ]
+    unserved.served("G", "broker-a")
+    assert unserved.now()
+    unserved.served("G", "broker-b")
+    assert unserved.now() == {}
+
+
+def test_a_refusal_that_is_not_repeated_is_obsolete(unserved: UnservedGroups, clock: MovableClock):
+    unserved.refused("G", "broker-b", WHY)
+    clock.advance(200)
+    unserved.refused("H", "broker-b", WHY)
+    clock.advance(200)
+    assert list(unserved.now()) == [("H", "broker-b")]
+
+
+def test_refusals_are_bounded(unserved: UnservedGroups):
+    for number in range(3_000):
+        unserved.refused(f"G{number}", "broker-b", WHY)
+    assert len(unserved.now()) == 1_024

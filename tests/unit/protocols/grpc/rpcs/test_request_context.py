@@ -35,7 +35,7 @@ def test_the_headers_that_mean_something_are_read() -> None:
         remaining=2.5,
     )
     clock = MovableClock(monotonic=100.0)
-    context = open_context(call, clock)
+    context = open_context(call, clock.monotonic())
     assert (context.client_id, context.language) == ("host@1@0@abc#7", "JAVA")
     assert (context.client_version, context.namespace) == ("5.2.0", "ns")
     assert (context.door, context.peer, context.local) == ("grpc", "10.0.0.9:5000", "127.0.0.1:8081")
@@ -52,21 +52,20 @@ def test_what_a_client_claims_about_its_address_or_its_key_is_not_read() -> None
             ("x-mq-authorization-ak", "admin"),
             ("proxy_protocol_addr", "3.3.3.3"),
         ),
-        MovableClock(),
+        MovableClock().monotonic(),
     )
     assert (context.peer, context.local) == ("10.0.0.9:5000", "127.0.0.1:8081")
     assert context.principal.name == ""
 
 
 def test_no_deadline_is_none_and_one_in_years_is_far_away() -> None:
-    clock = MovableClock(monotonic=0.0)
-    assert open_context(FakeCall(), clock).deadline is None
-    assert open_context(FakeCall(remaining=21_900 * 86_400.0), clock).deadline == 21_900 * 86_400.0
+    assert open_context(FakeCall(), 0.0).deadline is None
+    assert open_context(FakeCall(remaining=21_900 * 86_400.0), 0.0).deadline == 21_900 * 86_400.0
 
 
 @pytest.mark.parametrize("language", ["KLINGON", "", "x" * 10_000, b"\xff\xfe"])
 def test_a_language_that_nobody_knows_is_no_error_and_has_a_bound(language: str | bytes) -> None:
-    context = open_context(FakeCall(("x-mq-language", language)), MovableClock())
+    context = open_context(FakeCall(("x-mq-language", language)), MovableClock().monotonic())
     assert len(context.language) <= 256
 
 
@@ -80,7 +79,7 @@ def test_a_language_that_nobody_knows_is_no_error_and_has_a_bound(language: str 
     ],
 )
 def test_a_client_id_that_is_blank_or_has_lines_is_refused(metadata: list[tuple[str, str]]) -> None:
-    context = open_context(FakeCall(*metadata), MovableClock())
+    context = open_context(FakeCall(*metadata), MovableClock().monotonic())
     with pytest.raises(BadRequest) as caught:
         check_client_id(context)
     assert caught.value.fault is Fault.CLIENT_ID_REQUIRED

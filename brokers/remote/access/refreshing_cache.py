@@ -2,7 +2,8 @@
 
 A fresh value is served; an older one is served once more and refreshed in the
 background, so that nobody waits; one that was not used for long is removed. Concurrent requests for a value
-are shared. A missing value is remembered only for a moment. Source of the times: protocol facts 6.4.
+are shared. A missing value is remembered only for a moment, and brokers are not asked for what can be no
+name. Source of the times: protocol facts 6.4.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Generic, TypeVar
 from brokers.remote.cluster.single_flight import shared
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
-from popgate.errors import NotFound
+from popgate.errors import NotFound, shown
+from popgate.naming import could_be_a_name
 
 Value = TypeVar("Value")
 
@@ -33,8 +35,8 @@ class _Entry(Generic[Value]):
 class RefreshingCache(Generic[Value]):
     """At most `most` values by name, fetched with `ask`. Times in seconds.
 
-    `ask` raises NotFound for a missing value. Other failures are raised to waiting callers, and leave the
-    cached value: an old value is better than none.
+    `ask` raises NotFound for a missing value; `missing` makes that error for what can be no name. Other
+    failures are raised to waiting callers, and leave the cached value: an old value is better than none.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class RefreshingCache(Generic[Value]):
         ask: Callable[[str], Awaitable[Value]],
         clock: Clock,
         *,
+        missing: Callable[[str], NotFound],
         refresh_s: float,
         expiry_s: float,
         missing_s: float,
@@ -49,6 +52,7 @@ class RefreshingCache(Generic[Value]):
     ) -> None:
         self._ask = ask
         self._clock = clock
+        self._not_found = missing
         self._refresh_s = refresh_s
         self._expiry_s = expiry_s
         self._missing_s = missing_s
@@ -59,12 +63,18 @@ class RefreshingCache(Generic[Value]):
 
     @classmethod
     def of_settings(
-        cls, ask: Callable[[str], Awaitable[Value]], clock: Clock, settings: RemoteSettings
+        cls,
+        ask: Callable[[str], Awaitable[Value]],
+        clock: Clock,
+        settings: RemoteSettings,
+        *,
+        missing: Callable[[str], NotFound],
     ) -> RefreshingCache[Value]:
         """A cache with the times of routes."""
         return cls(
             ask,
             clock,
+            missing=missing,
             refresh_s=settings.route_refresh_s,
             expiry_s=settings.route_expiry_s,
             missing_s=settings.missing_route_s,
@@ -96,6 +106,8 @@ class RefreshingCache(Generic[Value]):
 
     async def now(self, name: str) -> Value:
         """Fetch the value, or join a fetch in progress. Raises what `ask` raises."""
+        if not could_be_a_name(name):
+            raise self._not_found(shown(name))
         return await shared(self._asking.get(name) or self._begin(name))
 
     def forget(self, name: str) -> None:

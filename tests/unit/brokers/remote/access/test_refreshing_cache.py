@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.metadata.refreshing_cache import RefreshingCache
+from brokers.remote.access.refreshing_cache import RefreshingCache
 from popgate.errors import BrokerUnavailable, GroupNotFound
 
 
@@ -35,7 +35,9 @@ def source():
 
 @pytest.fixture
 async def kept(source, clock):
-    one = RefreshingCache(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
+    one = RefreshingCache(
+        source.ask, clock, missing=GroupNotFound, refresh_s=20, expiry_s=300, missing_s=1, most=3
+    )
     yield one
     await one.close()
 
@@ -105,6 +107,16 @@ async def test_what_was_deleted_is_missing_after_the_next_look(kept, source, clo
         await kept.of("g")
 
 
+@pytest.mark.parametrize("name", ["", "with space", "ä", "x" * 513])
+async def test_what_can_be_no_name_is_not_asked_for(kept, source, name):
+    source.values[name] = 1
+    for ask in (kept.of, kept.now):
+        with pytest.raises(GroupNotFound):
+            await ask(name)
+    assert source.asked == []
+    assert len(kept) == 0
+
+
 async def test_a_failure_is_told_and_not_remembered(kept, source):
     source.failure = BrokerUnavailable("gone")
     with pytest.raises(BrokerUnavailable):
@@ -151,7 +163,9 @@ async def test_what_was_used_longest_ago_makes_room(kept, source):
 
 
 async def test_what_is_asked_ends_with_the_keeper(source, clock):
-    kept = RefreshingCache(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
+    kept = RefreshingCache(
+        source.ask, clock, missing=GroupNotFound, refresh_s=20, expiry_s=300, missing_s=1, most=3
+    )
     source.gate = asyncio.Event()
     waiting = asyncio.ensure_future(kept.of("g"))
     await asyncio.sleep(0)
