@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from brokers.in_flight import ChannelSettings, Waiting, named
+from brokers.in_flight import ChannelSettings, PendingRequest, named
 from brokers.keepalive import keep_alive
 from popgate.clock import Clock, Timer
 from popgate.errors import (
@@ -81,7 +81,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         self._on_opened = on_opened
         self._on_over = on_over
         self._on_late = on_late
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingRequest] = {}
         self._queue: deque[tuple[int, bytes, Callable[[], None] | None]] = deque()
         self._queued_bytes = 0
         self._opaque = 0
@@ -126,7 +126,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         now: float,
         timeout_s: float,
         speaker: Speaker = GATEWAY,
-    ) -> Waiting:
+    ) -> PendingRequest:
         """Send a request; its future has the answer, or BrokerUnavailable, or BrokerTimeout.
 
         Raises BrokerBusy when too many wait already, BrokerUnavailable on a channel that is over,
@@ -144,7 +144,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         self._enqueue(opaque, _encode(command))
         if not waiting:
             self._busy_since = now
-        request = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
+        request = PendingRequest(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
         waiting[opaque] = request
         at = now + min(timeout_s, self._settings.probe_s)
         if at < self._alarm_at:
@@ -171,7 +171,7 @@ class Channel(WireDriver[RemotingWire, Command]):
             undone()
         return False
 
-    def forget(self, request: Waiting) -> None:
+    def forget(self, request: PendingRequest) -> None:
         """Nobody waits for this answer any more; it is not sent if it can be helped."""
         self._waiting.pop(request.opaque, None)
         if self.leaving and not self._waiting:
@@ -285,7 +285,7 @@ class Channel(WireDriver[RemotingWire, Command]):
                 undone()
         self._on_over(self, self._why)
 
-    def _lost(self, request: Waiting) -> BrokerTimeout | BrokerUnavailable:
+    def _lost(self, request: PendingRequest) -> BrokerTimeout | BrokerUnavailable:
         if request.written:
             return BrokerTimeout(
                 f"{self.name} was lost before it answered {named(request.code)}: {self._why}"

@@ -28,7 +28,7 @@ class ChannelSettings(Protocol):
     def max_frame_bytes(self) -> int: ...
 
 
-class Waiting:
+class PendingRequest:
     """A request that has no answer yet."""
 
     __slots__ = ("code", "deadline", "future", "opaque", "timeout_s", "written")

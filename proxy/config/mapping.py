@@ -260,7 +260,7 @@ def new_group(settings: Settings) -> GroupConfig:
     )
 
 
-def house_values(settings: Settings) -> dict[str, Any]:
+def context_values(settings: Settings) -> dict[str, Any]:
     """The settings that doors need: fields of `protocols.adapter.House`."""
     connections = settings.connections
     return {

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from brokers.channel import Channel
-from brokers.in_flight import Waiting
+from brokers.in_flight import PendingRequest
 from brokers.shared.codec.calls import CANCELLED, DONE, FAILED, WAITING, Call, decode, takes_context
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.codec.kinds import Sink, Source
@@ -230,7 +230,7 @@ class HostLink:
             raise BrokerTimeout(f"the broker at {self.address} spoke nonsense: {nonsense}") from None
         raise error
 
-    async def _answer_to(self, channel: Channel, request: Waiting) -> Command:
+    async def _answer_to(self, channel: Channel, request: PendingRequest) -> Command:
         try:
             return await request.future
         except asyncio.CancelledError:
@@ -247,7 +247,7 @@ class HostLink:
             self._give_up(channel, request)
             raise
 
-    def _give_up(self, channel: Channel, request: Waiting) -> None:
+    def _give_up(self, channel: Channel, request: PendingRequest) -> None:
         """Nobody waits for this answer: the host is told, if it knows of the call at all."""
         channel.forget(request)
         if not request.written:

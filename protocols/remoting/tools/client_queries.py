@@ -56,10 +56,10 @@ from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 from protocols.remoting.tools.relay import BrokersBehind
-from protocols.remoting.virtual.translation import Translating
+from protocols.remoting.virtual.translation import VirtualQueueTranslator
 
 MOST_OPEN: Final = 256
 """Questions of tools without an answer at a time."""
@@ -73,14 +73,14 @@ _RESULTS: Final = {
 class ClientQueryHandler:
     """Passes questions on to the clients of this replica, and of others where brokers know those."""
 
-    def __init__(self, house: DoorHouse, translating: Translating | None = None) -> None:
-        self._translating = translating if translating is not None else Translating(house)
-        self._processor = house.processor
-        self._clients = house.processor.clients
-        self._clock = house.clock
-        self._address = house.address
-        self._brokers = Brokers(house)
-        self._behind = BrokersBehind(house)
+    def __init__(self, door_context: DoorContext, translator: VirtualQueueTranslator | None = None) -> None:
+        self._translator = translator if translator is not None else VirtualQueueTranslator(door_context)
+        self._processor = door_context.processor
+        self._clients = door_context.processor.clients
+        self._clock = door_context.clock
+        self._address = door_context.address
+        self._brokers = Brokers(door_context)
+        self._behind = BrokersBehind(door_context)
         self._open = 0
 
     def __repr__(self) -> str:
@@ -229,8 +229,8 @@ class ClientQueryHandler:
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
                     offsets: Mapping[MessageQueue, int] = decode_offsets(answer.body, "messageQueueTable")
-                    if self._translating.names_none(client.peer):
-                        offsets = await self._translating.meant(context, topic, offsets)
+                    if self._translator.names_none(client.peer):
+                        offsets = await self._translator.meant(context, topic, offsets)
                     by_client[client.client_id] = offsets
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer

@@ -27,7 +27,7 @@ from protocols.remoting.codec.merged_responses import (
     mean_rates,
     settings_in,
 )
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 
 Told = TypeVar("Told")
 
@@ -46,10 +46,10 @@ class BrokersBehind:
     About clients the other gateways are asked where they share a broker.
     """
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._relaying = house.processor.command_relay
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext) -> None:
+        self._relaying = door_context.processor.command_relay
+        self._processor = door_context.processor
+        self._clock = door_context.clock
 
     def __repr__(self) -> str:
         return f"<BrokersBehind {self._relaying!r}>"

@@ -34,7 +34,7 @@ from protocols.remoting.connections.server import RemotingServer
 from protocols.remoting.connections.write_queue import MOST_TOLD
 from protocols.remoting.door import Door
 from protocols.remoting.peer import MOST_ASKED
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S, until
 
@@ -148,7 +148,7 @@ class House:
         self.calls = Calls()
         self.seen = Connections()
         self.budgets = Budgets(process_bytes=1 << 26, group_bytes=1 << 26, connection_bytes=1 << 26)
-        lent = DoorHouse(None, SystemClock(), lambda context: context.local)  # type: ignore[arg-type]
+        lent = DoorContext(None, SystemClock(), lambda context: context.local)  # type: ignore[arg-type]
         self.door = Door(lent, [self.room])
         self.door.calls = self.calls
         self.server = RemotingServer(

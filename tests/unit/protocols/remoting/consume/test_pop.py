@@ -31,7 +31,7 @@ NOTICE, WAITERS = RequestCode.NOTIFICATION, RequestCode.POLLING_INFO
 
 @pytest.fixture
 def room(stage: Stage) -> PopHandler:
-    return PopHandler(stage.house)
+    return PopHandler(stage.door_context)
 
 
 async def filled(stage: Stage, count: int, *, queues: int = 1, tags: str = "", **group: object) -> None:

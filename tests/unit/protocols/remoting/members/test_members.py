@@ -42,8 +42,8 @@ class House:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.heartbeats = Heartbeats(stage.house)
-        self.members = Members(stage.house)
+        self.heartbeats = Heartbeats(stage.door_context)
+        self.members = Members(stage.door_context)
         self.tool = Caller(self.members, peer=FakePeer("10.9.9.9:9"))
 
     async def join(self, number: int, *groups: str, language: str = "JAVA", **settings: Any) -> FakePeer:
@@ -303,7 +303,7 @@ async def test_members_of_a_door_that_opens_during_a_reset_are_told_of_it(
 
     async def and_open(group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         was_set = await reset(group, topic, to)
-        Members(stage.house, is_here=opened.__contains__)
+        Members(stage.door_context, is_here=opened.__contains__)
         opened.append(await house.join(2, "readers"))
         return was_set
 

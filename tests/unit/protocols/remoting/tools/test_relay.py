@@ -95,7 +95,7 @@ def brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 @pytest.fixture
 def caller(stage: Stage, brokers: Brokers) -> Caller:
-    house = stage.house
+    house = stage.door_context
     heartbeats = Heartbeats(house, ask_producer)
     return Caller(
         heartbeats, ClientQueryHandler(house), Members(house), RefusedCodes(house), BrokerStatusHandler(house)
@@ -162,7 +162,9 @@ class TestCleaning:
 
     @pytest.mark.parametrize("code", sorted(ALONE))
     async def test_without_a_cluster_the_reason_is_told(self, stage: Stage, code: int) -> None:
-        answer = await Caller(BrokerStatusHandler(stage.house)).ask(code, {"statsName": "a", "statsKey": "b"})
+        answer = await Caller(BrokerStatusHandler(stage.door_context)).ask(
+            code, {"statsName": "a", "statsKey": "b"}
+        )
         assert (answer.code, answer.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ALONE[code])
 
     @pytest.mark.parametrize("code", sorted(BEFORE_A_CLUSTER))
