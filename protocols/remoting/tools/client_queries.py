@@ -177,7 +177,8 @@ class ClientQueryHandler:
     async def positions(self, request: Request) -> Command:
         """The positions of each classic member of a group in a topic, or of the one in `clientAddr`.
 
-        Of all gateways that share the broker, where any do.
+        Of all gateways that share the broker, where any do. Before a cluster a broker is asked for the
+        members that are not here: it asks the gateways, or the clients, that have registered them.
         """
         fields, context = request.fields, request.context
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
@@ -188,7 +189,9 @@ class ClientQueryHandler:
             ]
         else:
             here = await self.positions_here(context, topic, group, fields.get("clientAddr", ""))
-            answers = [here] if here is not None else []
+            wanted = self._behind.there and (here is None or not fields.get("clientAddr"))
+            elsewhere = await self._behind.positions_elsewhere(context, fields, group) if wanted else None
+            answers = [positions for positions in (elsewhere, here) if positions is not None]
         if not answers:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"

@@ -136,6 +136,20 @@ class BrokersBehind:
         )
         return list(by_broker.values())
 
+    async def positions_elsewhere(
+        self, context: Context, fields: Mapping[str, str], group: str
+    ) -> dict[str, dict[MessageQueue, int]] | None:
+        """As a broker of a cluster reports them, which asks the members one after the other; None: none does.
+
+        Raises BrokerUnavailable (what it answered makes no sense).
+        """
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answer = await self.client_answer(context, code, fields, group=group)
+        try:
+            return decode_positions(answer.body) if answer is not None else None
+        except PeerWireError as error:
+            raise BrokerUnavailable(f"the positions that a broker answered make no sense: {error}") from None
+
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""
     ) -> BrokerAnswer | None:
