@@ -204,7 +204,7 @@ async def measure(count: int, rounds: int, durability: Durability) -> dict[str, 
         forgetful = EmbeddedBroker(
             Path(folder) / "other",
             clock=SystemClock(),
-            settings=EmbeddedSettings(durability=durability, repeat_window_ms=0),
+            settings=EmbeddedSettings(durability=durability, dedup_window_ms=0),
         )
         await forgetful.start()
         measured, other = Rounds(broker, count, rounds), Rounds(forgetful, count, rounds)

@@ -29,7 +29,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
 from popgate.ids.message_id import make_message_id
 from processors.messaging import MessagingProcessor
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -51,7 +51,7 @@ async def serve(path: Path) -> None:
     await broker.start()
     processor = MessagingProcessor(broker, clock=clock)
     await processor.start()
-    adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), House(processor, clock))
+    adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), AdapterContext(processor, clock))
     await adapter.start()
     print(adapter.addresses[0].removeprefix("grpc://"), flush=True)
     loop = asyncio.get_running_loop()

@@ -52,7 +52,7 @@ MOST_GROWTH = 0.05
 GONE_WITHIN_S = 60.0
 FILLING = 400_000
 """Messages, more than the ids that the embedded broker may know here: from then on memory must not grow."""
-KNOWN_SENDS = ("--set", "embedded.max_known_sends=262144")
+KNOWN_SENDS = ("--set", "embedded.dedup_max_ids=262144")
 LIFE_S = 10.0
 SAMPLED_EVERY_S = 2.0
 

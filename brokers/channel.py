@@ -43,7 +43,7 @@ client where the gateway speaks for it."""
 GATEWAY: Speaker = ("PYTHON", VERSION)
 
 
-class Waiting:
+class PendingRequest:
     """A request that has no answer yet."""
 
     __slots__ = ("code", "deadline", "future", "opaque", "timeout_s", "written")
@@ -97,7 +97,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         self._on_opened = on_opened
         self._on_over = on_over
         self._on_late = on_late
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingRequest] = {}
         self._queue: deque[tuple[int, bytes, Callable[[], None] | None]] = deque()
         self._queued_bytes = 0
         self._opaque = 0
@@ -142,7 +142,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         now: float,
         timeout_s: float,
         speaker: Speaker = GATEWAY,
-    ) -> Waiting:
+    ) -> PendingRequest:
         """Send a request; its future has the answer, or BrokerUnavailable, or BrokerTimeout.
 
         Raises BrokerBusy when too many wait already, BrokerUnavailable on a channel that is over,
@@ -160,7 +160,7 @@ class Channel(WireDriver[RemotingWire, Command]):
         self._enqueue(opaque, _encode(command))
         if not waiting:
             self._busy_since = now
-        request = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
+        request = PendingRequest(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
         waiting[opaque] = request
         at = now + min(timeout_s, self._settings.probe_s)
         if at < self._alarm_at:
@@ -187,7 +187,7 @@ class Channel(WireDriver[RemotingWire, Command]):
             undone()
         return False
 
-    def forget(self, request: Waiting) -> None:
+    def forget(self, request: PendingRequest) -> None:
         """Nobody waits for this answer any more; it is not sent if it can be helped."""
         self._waiting.pop(request.opaque, None)
         if self.leaving and not self._waiting:
@@ -301,7 +301,7 @@ class Channel(WireDriver[RemotingWire, Command]):
                 undone()
         self._on_over(self, self._why)
 
-    def _lost(self, request: Waiting) -> BrokerTimeout | BrokerUnavailable:
+    def _lost(self, request: PendingRequest) -> BrokerTimeout | BrokerUnavailable:
         if request.written:
             return BrokerTimeout(
                 f"{self.name} was lost before it answered {request_name(request.code)}: {self._why}"

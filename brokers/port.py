@@ -28,6 +28,7 @@ from popgate.model import (
     EndTransaction,
     Filter,
     GroupConfig,
+    GroupStatus,
     Held,
     Message,
     Pop,
@@ -37,7 +38,6 @@ from popgate.model import (
     Route,
     SendBack,
     Sent,
-    Standing,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -355,11 +355,11 @@ class Directory(metaclass=ABCMeta):
         """
 
     @abstractmethod
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         """Where a group stands with a topic, also with one it never read. Raises as `held`."""
 
     @abstractmethod
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         """Where groups stand, from number `start` on, about `queues` queues' worth; where to go on.
 
         None: that was the last one. The numbers may shift when topics and groups come and go, so

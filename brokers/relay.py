@@ -124,6 +124,14 @@ CommandHandler = Callable[[int, Mapping[str, str]], Awaitable[BrokerAnswer]]
 """Answers a command with this code and these fields for the clients of this gateway; never raises."""
 
 
+class HearsBrokers(ABC):
+    """A broker that is a cluster of others, which ask for the positions of the clients of a gateway."""
+
+    @abstractmethod
+    def on_command(self, handler: CommandHandler) -> None:
+        """Who answers INVOKE_BROKER_TO_GET_CONSUMER_STATUS of one client here; the last one set counts."""
+
+
 class AsksGateways(ABC):
     """A broker that several gateways share: each knows its own clients, and asks the others about theirs.
 

@@ -24,7 +24,7 @@ class Traits:
     `returns_are_free`: giving back an undelivered message is no attempt; else it may be one.
     `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
     `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped; else it
-    is where the house can know it. Whatever is refused takes no effect on either side.
+    is where the gateway can know it. Whatever is refused takes no effect on either side.
     `exact_message_groups`: one pop can be limited to one message of each message group.
     `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
     `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
@@ -54,8 +54,8 @@ class Traits:
     far a group popped is written down so late, over a position that was set meanwhile.
     `buries_unasked`: a message without attempts left becomes a dead letter also when nobody pops; else
     the next pop of its group that finds it makes it one, and does not deliver it.
-    `chooses_queues`: it knows better than the house which queue takes a message that names none: which
-    brokers are slow or down, and which are near.
+    `chooses_queues`: the broker knows better than the gateway which queue takes a message that names none:
+    which brokers are slow or down, and which are near.
     `stores_packed`: several messages of one send of which nothing says when or where they are stored come to
     it packed, and it puts them into queues in turn: that costs it less than one by one.
     `pops_group_retries`: `%RETRY%group`, which classic consumers pull, can be popped like any topic; else

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
 
+from popgate.groups.group_status import GroupStatus as GroupStatus
 from popgate.groups.group_status import Held as Held
-from popgate.groups.group_status import Standing as Standing
 from popgate.groups.retry_policy import DEFAULT_RETRY as DEFAULT_RETRY
 from popgate.groups.retry_policy import CustomizedRetry as CustomizedRetry
 from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry

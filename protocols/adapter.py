@@ -14,7 +14,7 @@ from popgate.faults import Faults
 from popgate.kinds import Authenticator
 from popgate.sockets.unix_sockets import parse_path
 from processors.messaging import MessagingProcessor
-from protocols.drain import Farewell
+from protocols.drain import DrainReport
 from protocols.handed_connections import Listener
 from protocols.observers import (
     CallObserver,
@@ -134,7 +134,7 @@ def _never() -> bool:
 
 
 @dataclass(slots=True, frozen=True)
-class House:
+class AdapterContext:
     """What every adapter is lent.
 
     `advertised` is the "host:port" that clients are told to connect to; empty: what each client
@@ -181,13 +181,13 @@ class House:
     opening: Callable[..., Any] | None = None
 
 
-def certificate_of(listen: Listen, house: House) -> Certificate | None:
+def certificate_of(listen: Listen, adapter_context: AdapterContext) -> Certificate | None:
     """What a door shows; None: it speaks no TLS. Raises ValueError."""
     if not flag_of(listen, "tls"):
         return None
-    if house.certificate is None:
+    if adapter_context.certificate is None:
         raise ValueError(f"{listen.url(listen.port)} has nothing to show: set tls.certificate and tls.key")
-    return house.certificate
+    return adapter_context.certificate
 
 
 class Adapter(Protocol):
@@ -217,7 +217,7 @@ class Adapter(Protocol):
         """
         ...
 
-    def farewell(self) -> Farewell:
+    def farewell(self) -> DrainReport:
         """After the stop: the outcomes of the requests that were in progress when the drain began."""
         ...
 

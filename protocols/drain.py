@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Farewell:
+class DrainReport:
     """The outcomes of the requests in progress at a door when it was drained and stopped.
 
     `connections` had an open call when the drain began. `streams` were ended regularly, which tells their
@@ -24,8 +24,8 @@ class Farewell:
     finished: int = 0
     cut_off: int = 0
 
-    def __add__(self, other: Farewell) -> Farewell:
-        return Farewell(
+    def __add__(self, other: DrainReport) -> DrainReport:
+        return DrainReport(
             self.connections + other.connections,
             self.streams + other.streams,
             self.finished + other.finished,
@@ -42,7 +42,7 @@ def cut_time(ends: float | None, now: float) -> float:
     return CUT_S if ends is None else min(CUT_S, max(ends - now, 0.0))
 
 
-class UnderWay:
+class InFlightCalls:
     """The calls of a door that have begun and not ended, with the connections that they came over."""
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class UnderWay:
         self._ended = 0
         self._emptied: list[tuple[dict[object, object], asyncio.Event]] = []
         """Those of the two that somebody waits for."""
-        self._farewell = Farewell()
+        self._farewell = DrainReport()
 
     def __repr__(self) -> str:
-        return f"<UnderWay requests {len(self.requests)} streams {len(self.streams)}>"
+        return f"<InFlightCalls requests {len(self.requests)} streams {len(self.streams)}>"
 
     def over(self, call: object) -> None:
         """A request has ended, in whatever way."""
@@ -74,7 +74,7 @@ class UnderWay:
     def drain(self) -> None:
         """Start to count the outcomes."""
         connections = {*self.requests.values(), *self.streams.values()}
-        self._farewell = Farewell(connections=len(connections))
+        self._farewell = DrainReport(connections=len(connections))
         self._streams = set(self.streams)
         self._ended = 0
 
@@ -113,11 +113,11 @@ class UnderWay:
         finally:
             self._emptied.remove(waited)
 
-    def farewell(self) -> Farewell:
+    def farewell(self) -> DrainReport:
         return self._farewell
 
 
-class Waits:
+class LongPolls:
     """Requests that wait for something that may not come: long polls, and clients' commands.
 
     A wait runs in its request's own task, so that it costs a set entry and no task.
@@ -129,7 +129,7 @@ class Waits:
         self.ended = False
 
     def __repr__(self) -> str:
-        return f"<Waits {len(self._waiting)}{' ended' if self.ended else ''}>"
+        return f"<LongPolls {len(self._waiting)}{' ended' if self.ended else ''}>"
 
     def __len__(self) -> int:
         """How many wait now."""

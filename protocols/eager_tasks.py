@@ -1,6 +1,6 @@
 """Runs the coroutine of a call at once and without an asyncio task, which would cost more than most calls.
 
-`Running` offers what coroutines use of a task (`asyncio.current_task`, `cancel`, `cancelling`,
+`EagerTask` offers what coroutines use of a task (`asyncio.current_task`, `cancel`, `cancelling`,
 `uncancel`), but it runs its first step where it is started, and most calls of a busy gateway end with
 it, or with one more. Source: "Extending" in asyncio's documentation, "Task lifetime support".
 """
@@ -14,7 +14,7 @@ from contextvars import copy_context
 from typing import Any
 
 
-class Running:
+class EagerTask:
     """A running coroutine. `on_end` gets the result, or the exception (CancelledError too)."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Running:
         self._over = False
 
     def __repr__(self) -> str:
-        return f"<Running {self._coroutine!r}{' over' if self._over else ''}>"
+        return f"<EagerTask {self._coroutine!r}{' over' if self._over else ''}>"
 
     def start(self) -> None:
         """Take the first step, now; from within a task, as soon as the loop comes round."""

@@ -17,7 +17,7 @@ from protocols.admission import Admission
 from protocols.handed_connections import Listener
 from protocols.observers import ConnectionObserver
 from protocols.proxy_protocol import read_header
-from protocols.secured import Accepting, HandedOver, copies_of, taken_over
+from protocols.secured import HandedOver, TlsAcceptor, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
 
 _BACKLOG: Final = 1024
@@ -105,8 +105,8 @@ class Entrance:
         self.admission = Admission(door, max_connections, max_per_address, observer, time.monotonic)
         self._loop: asyncio.AbstractEventLoop
         self._bound: UnixSocket | None = None
-        self._listening: asyncio.Server | Accepting | None = None
-        self._rested: Accepting | None = None
+        self._listening: asyncio.Server | TlsAcceptor | None = None
+        self._rested: TlsAcceptor | None = None
         """What accepted before `rest`, which may be cancelled and begun again."""
 
     def __repr__(self) -> str:
@@ -124,12 +124,12 @@ class Entrance:
         else:
             self._listening = await self._listen(self._loop)
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | Accepting:
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | TlsAcceptor:
         plain = not self._by_hand
         if self._path:
             self._bound = UnixSocket(self._path, self._mode)
             if not plain:
-                return Accepting([self._bound.link], self._take, loop)
+                return TlsAcceptor([self._bound.link], self._take, loop)
             return await loop.create_unix_server(self._make, sock=self._bound.link, backlog=_BACKLOG)
         try:
             listening = await loop.create_server(
@@ -141,7 +141,7 @@ class Entrance:
                 f"cannot listen at {self._scheme}://{joined(self._host, self.port)}: {reason.lower()}"
             ) from error
         self.port = listening.sockets[0].getsockname()[1]
-        return listening if plain else Accepting(taken_over(listening), self._take, loop)
+        return listening if plain else TlsAcceptor(taken_over(listening), self._take, loop)
 
     def copies(self) -> list[socket.socket]:
         """Copies of the listening sockets, for another listener there; empty if not possible.
@@ -154,7 +154,7 @@ class Entrance:
         if self._path or self._listening is None:
             return []
         listening = self._listening
-        return listening.copies() if isinstance(listening, Accepting) else copies_of(listening)
+        return listening.copies() if isinstance(listening, TlsAcceptor) else copies_of(listening)
 
     async def rest(self, grace: float) -> None:
         """Accept no more connections, and wait a moment until accepted ones are open.
@@ -164,7 +164,7 @@ class Entrance:
         A client that has just connected sends its first bytes a round trip later, and only this process has
         its connection.
         """
-        if isinstance(self._listening, Accepting):
+        if isinstance(self._listening, TlsAcceptor):
             self._rested = self._listening
         taking = self._listener if self._listener is not None else self._rested
         self.close_door()
@@ -181,7 +181,7 @@ class Entrance:
         """What `close` does about connections that have not come yet."""
         if self._listener is not None:
             self._listener.stop()
-        if isinstance(self._listening, Accepting):
+        if isinstance(self._listening, TlsAcceptor):
             self._listening.close()
         elif self._listening is not None:
             stop_accepting(self._listening)

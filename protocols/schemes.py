@@ -16,7 +16,7 @@ import protocols
 from brokers.relay import BrokerAnswer, CommandHandler
 from popgate.clock import Clock
 from processors.messaging import MessagingProcessor
-from protocols.adapter import Adapter, House, Listen
+from protocols.adapter import Adapter, AdapterContext, Listen
 from protocols.shared_adapter import Member, SharedAdapter, is_shared
 from protocols.sniffing import Mark
 
@@ -26,15 +26,15 @@ def schemes() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(protocols.__path__) if module.ispkg)
 
 
-def make_adapter(listen: Listen, house: House) -> Adapter:
+def make_adapter(listen: Listen, adapter_context: AdapterContext) -> Adapter:
     """The adapter for this address, not started. Raises ValueError with a sentence for the operator."""
     known = schemes()
     for scheme in listen.schemes:
         if scheme not in known:
             raise ValueError(f"there is no protocol {scheme!r}; these are: {', '.join(known)}")
     if is_shared(listen):
-        return SharedAdapter(listen, house, {scheme: _member(scheme) for scheme in listen.schemes})
-    adapter: Adapter = import_module(f"protocols.{listen.scheme}").make_adapter(listen, house)
+        return SharedAdapter(listen, adapter_context, {scheme: _member(scheme) for scheme in listen.schemes})
+    adapter: Adapter = import_module(f"protocols.{listen.scheme}").make_adapter(listen, adapter_context)
     return adapter
 
 

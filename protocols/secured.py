@@ -26,7 +26,7 @@ class Takes(Protocol):
     def __call__(self, connection: socket.socket, /) -> Coroutine[Any, Any, None]: ...
 
 
-class Accepting:
+class TlsAcceptor:
     """Accepts by itself, where asyncio would first shake hands and then say who came."""
 
     def __init__(self, links: Sequence[socket.socket], take: Takes, loop: asyncio.AbstractEventLoop) -> None:
@@ -41,7 +41,7 @@ class Accepting:
             loop.add_reader(link.fileno(), self._accept, link)
 
     def __repr__(self) -> str:
-        return f"<Accepting at {len(self._links)} handshakes {len(self._taking)}>"
+        return f"<TlsAcceptor at {len(self._links)} handshakes {len(self._taking)}>"
 
     def copies(self) -> list[socket.socket]:
         """Of its sockets; they listen as long as one of both is open."""
@@ -95,7 +95,7 @@ class HandedOver:
     def __init__(self, links: Sequence[socket.socket]) -> None:
         """`links` are copies, which are closed here."""
         self._links = list(links)
-        self._accepting: Accepting | None = None
+        self._accepting: TlsAcceptor | None = None
 
     def __repr__(self) -> str:
         return f"<HandedOver {self._accepting or len(self._links)}>"
@@ -108,11 +108,11 @@ class HandedOver:
                 connection.close()
 
         port: int = self._links[0].getsockname()[1]
-        self._accepting = Accepting(self._links, take, asyncio.get_running_loop())
+        self._accepting = TlsAcceptor(self._links, take, asyncio.get_running_loop())
         return port
 
     async def taken(self, longest_s: float) -> None:
-        """See `Accepting.taken`."""
+        """See `TlsAcceptor.taken`."""
         if self._accepting is not None:
             await self._accepting.taken(longest_s)
 

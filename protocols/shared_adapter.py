@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from protocols.adapter import Adapter, House, Listen, certificate_of, flag_of, mode_of
-from protocols.drain import Farewell
+from protocols.adapter import Adapter, AdapterContext, Listen, certificate_of, flag_of, mode_of
+from protocols.drain import DrainReport
 from protocols.sniffing import Mark, Side, SniffingEntrance
 
 PERMISSIVE: Final = "permissive"
@@ -30,7 +30,7 @@ class Member:
 
     mark: Mark
     options: frozenset[str]
-    make: Callable[[Listen, House], Adapter]
+    make: Callable[[Listen, AdapterContext], Adapter]
     listens_by_itself: Callable[[Listen], bool]
 
 
@@ -41,7 +41,9 @@ class SharedAdapter:
     not. `proxy_protocol`: a header of the PROXY protocol comes first, whatever follows.
     """
 
-    def __init__(self, listen: Listen, house: House, members: Mapping[str, Member]) -> None:
+    def __init__(
+        self, listen: Listen, adapter_context: AdapterContext, members: Mapping[str, Member]
+    ) -> None:
         """Raises ValueError."""
         url = listen.url(listen.port)
         known = _OWN.union(*(member.options for member in members.values()))
@@ -56,12 +58,12 @@ class SharedAdapter:
         if wanted not in _TLS:
             raise ValueError(f"{url}: the option tls is true, false or permissive, not {wanted!r}")
         asked = replace(listen, options={"tls": "false" if wanted == "false" else "true"})
-        self._certificate = certificate_of(asked, house)
+        self._certificate = certificate_of(asked, adapter_context)
         self._plain = wanted != "true"
         self._proxied = flag_of(listen, "proxy_protocol")
         self._mode = mode_of(listen)
         self._listen = listen
-        self._house = house
+        self._adapter_context = adapter_context
         self._entrance: SniffingEntrance | None = None
         self._members = [self._make(scheme, member) for scheme, member in members.items()]
 
@@ -83,7 +85,7 @@ class SharedAdapter:
             assert self._entrance is not None  # noqa: S101 - members are started after it was made
             return self._entrance.side(scheme, member.mark, make)
 
-        return member.make(part, replace(self._house, accepting=None, opening=opening))
+        return member.make(part, replace(self._adapter_context, accepting=None, opening=opening))
 
     def __repr__(self) -> str:
         return f"<SharedAdapter {', '.join(self.addresses) or 'not started'}>"
@@ -93,7 +95,7 @@ class SharedAdapter:
         return [self._listen.url(self._entrance.port)] if self._entrance is not None else []
 
     async def start(self) -> None:
-        house, listen = self._house, self._listen
+        adapter_context, listen = self._adapter_context, self._listen
         entrance = SniffingEntrance(
             self,
             listen.scheme,
@@ -104,10 +106,10 @@ class SharedAdapter:
             tls=self._certificate.current if self._certificate is not None else None,
             plain=self._plain,
             proxied=self._proxied,
-            listener=house.accepting(listen) if house.accepting is not None else None,
-            observer=house.sniffing,
-            max_connections=house.max_connections,
-            max_per_address=house.max_per_address,
+            listener=adapter_context.accepting(listen) if adapter_context.accepting is not None else None,
+            observer=adapter_context.sniffing,
+            max_connections=adapter_context.max_connections,
+            max_per_address=adapter_context.max_per_address,
         )
         # Before the members: they tell their clients the port that was chosen.
         await entrance.open()
@@ -126,14 +128,14 @@ class SharedAdapter:
     async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._entrance is None:
             return
-        left = deadline - self._house.clock.monotonic()
+        left = deadline - self._adapter_context.clock.monotonic()
         await self._entrance.rest(max(left, 0.0))
         self._entrance.close()
         await asyncio.gather(*(member.drain(deadline, ends) for member in self._members))
         await self._entrance.end()
 
-    def farewell(self) -> Farewell:
-        return sum((member.farewell() for member in self._members), Farewell())
+    def farewell(self) -> DrainReport:
+        return sum((member.farewell() for member in self._members), DrainReport())
 
     async def stop(self, ends: float | None = None) -> None:
         if self._entrance is not None:

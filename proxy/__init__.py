@@ -1,1 +1,1 @@
-"""The house as a program: settings, life cycle, administration, command line."""
+"""The gateway as a program: settings, life cycle, administration, command line."""

@@ -1,4 +1,4 @@
-"""Builds the house from its settings, and takes it through its life: start, drain, stop."""
+"""Builds the gateway from its settings and controls its life: start, drain, stop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from popgate.errors import GatewayError
 from popgate.faults import Faults
 from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
-from protocols.adapter import Adapter, House, parse_advertised, parse_listen
-from protocols.drain import Farewell
+from protocols.adapter import Adapter, AdapterContext, parse_advertised, parse_listen
+from protocols.drain import DrainReport
 from protocols.schemes import command_handler
 from proxy.admin.open_admin import admin_listen, open_admin
 from proxy.admin.web.server import AdminServer
@@ -24,8 +24,8 @@ from proxy.brokers import host_of, remote_of, shared_of
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled, settled
 from proxy.config.mapping import (
+    context_values,
     embedded_values,
-    house_values,
     is_failing,
     limits_values,
     make_faults,
@@ -231,7 +231,7 @@ class App:
 
     def farewell(self) -> dict[str, int]:
         """After the stop: the outcome of the requests that were in progress when the drain began."""
-        doors = sum((door.farewell() for door in self.doors), Farewell())
+        doors = sum((door.farewell() for door in self.doors), DrainReport())
         return {
             "connections": doors.connections,
             "clients_told_to_move": self._told,
@@ -268,7 +268,7 @@ class App:
 
 
 def build(settings: Settings, *, clock: Clock | None = None, membership: Membership | None = None) -> App:
-    """The house as the settings say, not started. Raises SettingsWrong for values that do not fit.
+    """The gateway described by the settings, not started. Raises SettingsWrong for values that do not fit.
 
     `membership`: where it is one of several processes of a gateway.
     """
@@ -313,11 +313,11 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             observer=metrics,
         )
         processor.command_relay.serve(command_handler(processor, clock), host)
-        house = House(
+        adapter_context = AdapterContext(
             processor,
             clock,
             authenticator=policies.authenticator if settings.policies.identity != "anyone" else None,
-            **house_values(settings),
+            **context_values(settings),
             faults=faults,
             calls=metrics,
             connections=metrics.connections,
@@ -329,7 +329,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             leaves_streams=lambda: app.others_serve(membership),
         )
         serves = membership is None or not membership.is_host
-        listeners = Listeners(door_urls(settings) if serves else (), house, clock)
+        listeners = Listeners(door_urls(settings) if serves else (), adapter_context, clock)
         if faults is not None:
             faults.refuse_unclaimed()
     except GatewayError as error:
@@ -340,7 +340,12 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         broker, processor, listeners.adapters, None, metrics, clock, settings.stopping.drain_s, faults=faults
     )
     app.listeners = listeners
-    app.tracing, app.host, app.membership, app.certificate = tracing, host, membership, house.certificate
+    app.tracing, app.host, app.membership, app.certificate = (
+        tracing,
+        host,
+        membership,
+        adapter_context.certificate,
+    )
     app.lame_duck_s = settings.stopping.lame_duck_s if membership is None else 0.0
     if membership is None:
         app.reloads = app.reloader = Reloader(app, cast("Settled", settings), listeners)

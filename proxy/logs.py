@@ -31,7 +31,7 @@ if _without_rich:
 _MOST_KINDS = 1024
 
 
-class Sampling(logging.Filter):
+class LogSampler(logging.Filter):
     """Passes `burst` lines of a kind per `window_s` seconds; the next one reports how many were suppressed.
 
     Debug lines are not sampled, because they were requested explicitly.
@@ -142,7 +142,7 @@ def set_up_logs(
         )
     )
     handler.addFilter(Departures())
-    handler.addFilter(Sampling(burst=settings.burst, window_s=settings.window_s, now=now))
+    handler.addFilter(LogSampler(burst=settings.burst, window_s=settings.window_s, now=now))
     root = logging.getLogger()
     for old in [old for old in root.handlers if getattr(old, "from_popgate", False)]:
         root.removeHandler(old)

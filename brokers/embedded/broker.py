@@ -80,7 +80,7 @@ class EmbeddedBroker(
             acks_are_checked=True,
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
-            repeats_known_ms=settings.repeat_window_ms,
+            repeats_known_ms=settings.dedup_window_ms,
             stores_packed=True,
         )
         self._membership = Membership()

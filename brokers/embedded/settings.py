@@ -26,7 +26,7 @@ class EmbeddedSettings:
     write_buffer_bytes: int = 16 * 1024 * 1024
     cache_bytes: int = 16 * 1024 * 1024
 
-    keep_free_bytes: int = 64 * 1024 * 1024
+    min_free_disk_bytes: int = 64 * 1024 * 1024
     """No messages are taken while the disk has less room, or a twentieth of it when that is less."""
 
     max_topics: int = 50_000
@@ -56,9 +56,9 @@ class EmbeddedSettings:
     lock_ms: int = 60_000
     max_locks: int = 100_000
 
-    repeat_window_ms: int = 600_000
+    dedup_window_ms: int = 600_000
     """So long a message id is known: a second send of it is answered as the first was. 0: not at all."""
-    max_known_sends: int = 1_048_576
+    dedup_max_ids: int = 1_048_576
     """At most so many ids are known, about 80 bytes of memory each; at least the last half of them."""
 
     max_delay_ms: int = _DAY_MS

@@ -43,6 +43,7 @@ from popgate.model import (
     EndTransaction,
     Filter,
     GroupConfig,
+    GroupStatus,
     Held,
     Message,
     Pop,
@@ -52,7 +53,6 @@ from popgate.model import (
     Route,
     SendBack,
     Sent,
-    Standing,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -317,10 +317,10 @@ class RemoteBroker(Broker):
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
         return await self._group_progress.held(group, topic, limit)
 
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         return await self._group_progress.standing(group, topic)
 
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         return await self._group_progress.standings(start, queues)
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:

@@ -21,7 +21,7 @@ from brokers.client_registration import RegistersClients
 from brokers.port import Broker, CheckHandler
 from brokers.relay import AsksGateways
 from brokers.shared.codec.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
-from brokers.shared.guest.directory import Directing
+from brokers.shared.guest.directory import SharedDirectory
 from brokers.shared.guest.host_link import HostLink
 from brokers.shared.guest.lite import Lites
 from brokers.shared.guest.members import Members, told
@@ -57,7 +57,7 @@ _UNKNOWN = Traits(
 class SharedBroker(
     Lites,
     Positions,
-    Directing,
+    SharedDirectory,
     Members,
     Broker,
     LiteTopics,

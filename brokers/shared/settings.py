@@ -17,7 +17,7 @@ class SharedSettings:
     connect_timeout_s: float = 3.0
     hello_s: float = 5.0
     """A connection that has not proved itself after so long is closed."""
-    start_patience_s: float = 10.0
+    startup_timeout_s: float = 10.0
     """How long a guest that starts tries to reach its host."""
     request_timeout_s: float = 10.0
     """For calls where the caller has no shorter time; a pop may wait so long beyond its own wait."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
+class GroupStatus:
     """The progress of a group on a topic, for operators and metrics; retries of the topic count with it.
 
     `lag` is the number of unfinished messages: `unread`, never delivered; `free`, available for delivery;

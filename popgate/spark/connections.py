@@ -26,7 +26,7 @@ _LONGEST_IDLE_S: Final = 60.0
 """The door closes connections that are silent for two minutes; proxies in between may be quicker."""
 
 
-class Reaching(Protocol):
+class GatewayOptions(Protocol):
     """How the gateway is reached, of the options of a source or a sink. `group` empty: any."""
 
     @property
@@ -43,7 +43,7 @@ _idle: dict[_Key, tuple[float, BlockingConnection]] = {}
 
 
 @contextmanager
-def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
+def client_of(options: GatewayOptions, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
     """A client for one piece of work; if that succeeds its connection is cached for a minute.
 
     Raises SparkSourceError with the sentence of the GatewayError, the code of its fault, and the endpoints.
@@ -89,7 +89,7 @@ def _close_older(time_s: float) -> None:
         _idle.pop(key)[1].close()
 
 
-def _connected(options: Reaching, credentials: Credentials | None) -> BlockingConnection:
+def _connected(options: GatewayOptions, credentials: Credentials | None) -> BlockingConnection:
     """Connect to the first endpoint that accepts. Raises the error of the last one."""
     gateway = options.gateway
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s

@@ -30,7 +30,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the gateway is reached, as `popgate.spark.connections.Reaching` has it."""
+    """How to reach the gateway, like `popgate.spark.connections.GatewayOptions`."""
 
     gateway: Gateway
     group: str = ""

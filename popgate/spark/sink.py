@@ -41,7 +41,7 @@ class Written(WriterCommitMessage):
     outcome: Outcome | None = None
 
 
-class _Writing:
+class _WriterBase:
     """Common to the tasks of both writers."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, streaming: bool) -> None:
@@ -101,7 +101,7 @@ class _Writing:
             _log.warning("a write was given up; at least %d rows of it were sent, and stay", rows)
 
 
-class RocketMQWriter(_Writing, DataSourceArrowWriter):
+class RocketMQWriter(_WriterBase, DataSourceArrowWriter):
     """One batch."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
@@ -119,7 +119,7 @@ class RocketMQWriter(_Writing, DataSourceArrowWriter):
         self._abort(messages)
 
 
-class RocketMQStreamWriter(_Writing, DataSourceStreamArrowWriter):
+class RocketMQStreamWriter(_WriterBase, DataSourceStreamArrowWriter):
     """A stream. In complete mode the whole result is sent each time."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:

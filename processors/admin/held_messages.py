@@ -8,7 +8,7 @@ from enum import Enum, unique
 
 from popgate.errors import BadRequest, Fault, NotFound, ReceiptExpired, shown
 from popgate.ids.receipt import Receipt, parse_receipt
-from popgate.model import Held, Standing
+from popgate.model import GroupStatus, Held
 
 MOST_HELD = 256
 """Held messages of a group that are looked at."""
@@ -34,7 +34,7 @@ class HeldMessage:
 
 
 @dataclass(slots=True, frozen=True)
-class MemberStanding:
+class MemberProgress:
     """The progress of one client of a broadcast group over all topics that it reads."""
 
     client_id: str
@@ -56,10 +56,10 @@ class Explanation:
     enabled: bool
     ordered: bool
     consumers: int
-    standings: tuple[Standing, ...]
+    standings: tuple[GroupStatus, ...]
     grasps: tuple[HeldMessage, ...]
     reasons: tuple[str, ...]
-    members: tuple[MemberStanding, ...] = ()
+    members: tuple[MemberProgress, ...] = ()
     whole: bool = True
 
 
@@ -109,9 +109,9 @@ def _place(receipt: Receipt) -> tuple[str, int, int, int]:
     return receipt.broker, receipt.queue_id, receipt.offset, receipt.commit_offset
 
 
-def together(standing: Standing, other: Standing) -> Standing:
+def together(standing: GroupStatus, other: GroupStatus) -> GroupStatus:
     """Of the members of a broadcast group."""
-    return Standing(
+    return GroupStatus(
         group=standing.group,
         topic=standing.topic,
         lag=standing.lag + other.lag,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import GroupConfig, Standing
-from processors.admin.held_messages import HeldMessage, HeldState, MemberStanding
+from popgate.model import GroupConfig, GroupStatus
+from processors.admin.held_messages import HeldMessage, HeldState, MemberProgress
 
 _MOST_NAMED = 5
 
@@ -21,10 +21,10 @@ class Reasons:
         self,
         config: GroupConfig,
         consumers: int,
-        standings: Sequence[Standing],
+        standings: Sequence[GroupStatus],
         grasps: Sequence[HeldMessage],
         now_ms: int,
-        members: Sequence[MemberStanding] = (),
+        members: Sequence[MemberProgress] = (),
         *,
         whole: bool = True,
     ) -> None:
@@ -59,7 +59,7 @@ class Reasons:
                 f" them for {max(next_ms - now_ms, 0) / 1000:.1f} s more"
             )
 
-    def _tell_members(self, members: Sequence[MemberStanding]) -> None:
+    def _tell_members(self, members: Sequence[MemberProgress]) -> None:
         """Members that hold the most come first."""
         holders = [member for member in members if member.in_flight]
         clients = "1 client" if len(members) == 1 else f"{len(members)} clients"
@@ -72,7 +72,7 @@ class Reasons:
         more = " and others" if len(holders) > _MOST_NAMED else ""
         self._say(f"a broadcast group of {clients}: {len(holders)} of them hold something: {named}{more}")
 
-    def _tell(self, standing: Standing) -> None:
+    def _tell(self, standing: GroupStatus) -> None:
         topic = f"topic {standing.topic}"
         if standing.behind:
             self._say(

@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GroupNotFound, NotFound, Unsupported, shown
 from popgate.kinds import Action
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import GroupConfig, Held, Standing
+from popgate.model import GroupConfig, GroupStatus, Held
 from popgate.naming import check_group
 from processors.admin.held_messages import (
     MOST_HELD,
@@ -24,7 +24,7 @@ from processors.admin.held_messages import (
     Freed,
     HeldMessage,
     HeldState,
-    MemberStanding,
+    MemberProgress,
     choose,
     is_delivery,
     together,
@@ -48,9 +48,9 @@ _AT_ONCE = 16
 class _Seen:
     """`grasps`: the longest held first. `members` of a broadcast group: those that hold the most first."""
 
-    standings: list[Standing]
+    standings: list[GroupStatus]
     grasps: list[HeldMessage]
-    members: list[MemberStanding]
+    members: list[MemberProgress]
 
 
 class StuckGroups:
@@ -151,8 +151,8 @@ class StuckGroups:
             members = [member for member in members if member.client_id == client]
             if not members:
                 raise NotFound(f"broadcast group {config.name} knows no client {shown(client)}")
-        all_of: dict[str, Standing] = {}
-        seen: list[tuple[MemberStanding, Member, list[Standing]]] = []
+        all_of: dict[str, GroupStatus] = {}
+        seen: list[tuple[MemberProgress, Member, list[GroupStatus]]] = []
         for number, member in enumerate(members[:_MOST_MEMBERS]):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # there may be many, and the broker may answer at once
@@ -163,7 +163,7 @@ class StuckGroups:
             for standing in standings:
                 before = all_of.get(standing.topic)
                 all_of[standing.topic] = standing if before is None else together(before, standing)
-            summary = MemberStanding(
+            summary = MemberProgress(
                 member.client_id,
                 sum(standing.lag for standing in standings),
                 sum(standing.in_flight for standing in standings),
@@ -176,7 +176,7 @@ class StuckGroups:
                 grasps += await self._grasps(member.member_group, standings, limit, member.client_id)
         return _Seen(list(all_of.values()), _longest(grasps, limit), [summary for summary, _, _ in seen])
 
-    async def _standings(self, config: GroupConfig, name: str, topic: str) -> list[Standing]:
+    async def _standings(self, config: GroupConfig, name: str, topic: str) -> list[GroupStatus]:
         """`name`: the group itself, or the hidden one of a client of it."""
         topics = [topic] if topic else await self._topics_of(config, name)
         return [
@@ -184,7 +184,7 @@ class StuckGroups:
         ]
 
     async def _grasps(
-        self, name: str, standings: list[Standing], limit: int, client: str = ""
+        self, name: str, standings: list[GroupStatus], limit: int, client: str = ""
     ) -> list[HeldMessage]:
         grasps: list[HeldMessage] = []
         for standing in standings:

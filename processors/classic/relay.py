@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from brokers.port import Broker
-from brokers.relay import ABOUT_CLIENTS, RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
+from brokers.relay import (
+    ABOUT_CLIENTS,
+    RELAYED,
+    AsksGateways,
+    CommandHandler,
+    HearsBrokers,
+    Relayed,
+    RelaysCommands,
+)
 from popgate.context import Context
 from popgate.errors import Unsupported
 from popgate.kinds import Action
@@ -20,6 +28,7 @@ class CommandRelay:
     def __init__(self, broker: Broker, admit: Callable[..., None]) -> None:
         self._name = broker.name
         self._relays = broker.capability(RelaysCommands)
+        self._hears = broker.capability(HearsBrokers)
         self._gateways: AsksGateways | None = broker.capability(AsksGateways)
         self._admit = admit
 
@@ -60,10 +69,12 @@ class CommandRelay:
         return self._gateways is not None
 
     def serve(self, handler: CommandHandler, host: AsksGateways | None = None) -> None:
-        """Have other gateways answered about the clients of this one, if there are any.
+        """Have other gateways, or the brokers of a cluster, answered about the clients of this one.
 
         `host`: what this gateway shares its own broker by.
         """
+        if self._hears is not None:
+            self._hears.on_command(handler)
         if host is not None:
             self._gateways = host
         if self._gateways is not None:

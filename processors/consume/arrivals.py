@@ -10,7 +10,7 @@ from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import TooManyRequests, Unsupported
 from popgate.kinds import Action
-from popgate.model import Standing
+from popgate.model import GroupStatus
 from popgate.naming import check_group, check_topic
 from processors.consume.receive_rules import wait_until
 from processors.limits import Limits
@@ -69,7 +69,7 @@ class ArrivalNotices:
         """
         return (await self._standing(context, topic, group)).receivers
 
-    async def _standing(self, context: Context, topic: str, group: str) -> Standing:
+    async def _standing(self, context: Context, topic: str, group: str) -> GroupStatus:
         self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
         if not self._broker.traits.tells_deliveries:
             raise Unsupported(

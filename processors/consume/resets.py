@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,19 +36,38 @@ class ResetListeners:
 
     def __init__(self) -> None:
         self._here: list[ResetListener] = []
+        self._joining: list[Callable[[ResetListener], None]] = []
+        """One for each reset that is being made."""
 
     def __repr__(self) -> str:
         return f"<ResetListeners {len(self._here)}>"
 
     def add(self, listener: ResetListener) -> Callable[[], None]:
-        """Call the returned function once, when the listener ends."""
+        """Call the returned function once, when the listener ends.
+
+        It takes part in resets that are being made: a door that a reload opens has no clients yet, but may
+        have some before they are done.
+        """
         self._here.append(listener)
+        for join in self._joining:
+            join(listener)
         return partial(self._here.remove, listener)
 
     @asynccontextmanager
     async def during(self, reset: Reset) -> AsyncIterator[None]:
         """Make the reset inside of this."""
         async with AsyncExitStack() as entered:
-            for listener in tuple(self._here):
-                await entered.enter_async_context(listener(reset))
-            yield
+            late: list[asyncio.Task[None]] = []
+
+            def join(listener: ResetListener) -> None:
+                late.append(asyncio.create_task(entered.enter_async_context(listener(reset))))
+
+            here = tuple(self._here)
+            self._joining.append(join)
+            try:
+                for listener in here:
+                    await entered.enter_async_context(listener(reset))
+                yield
+            finally:
+                self._joining.remove(join)
+                await asyncio.gather(*late)

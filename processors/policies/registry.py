@@ -37,7 +37,7 @@ class PolicyNotFound(LookupError):
 
 @dataclass(slots=True)
 class Policies:
-    """The policies of one processor; each is the house's default unless given."""
+    """The policies of one processor; each is the gateway's own default unless given."""
 
     authenticator: Authenticator = field(default_factory=Anyone)
     authorizer: Authorizer = field(default_factory=Everything)
@@ -49,15 +49,15 @@ class Policies:
 def names_of(kind: str) -> list[str]:
     """The policies of a kind that can be named, sorted. Raises PolicyNotFound for an unknown kind."""
     installed = {point.name for point in entry_points(group=ENTRY_POINTS + kind)}
-    return sorted({*_house(kind), *installed})
+    return sorted({*_built_in(kind), *installed})
 
 
 def make_policy(kind: str, name: str, options: Mapping[str, object] | None = None) -> Any:
-    """Make a policy by its name. Names of the house come first.
+    """Make a policy by its name. Built-in names come first.
 
     Raises PolicyNotFound for an unknown kind or name, and ValueError or TypeError for bad options.
     """
-    factory = _house(kind).get(name)
+    factory = _built_in(kind).get(name)
     if factory is None:
         for point in entry_points(group=ENTRY_POINTS + kind, name=name):
             factory = point.load()
@@ -70,7 +70,7 @@ def make_policy(kind: str, name: str, options: Mapping[str, object] | None = Non
     return factory(**(options or {}))
 
 
-def _house(kind: str) -> Mapping[str, Callable[..., object]]:
+def _built_in(kind: str) -> Mapping[str, Callable[..., object]]:
     try:
         return _HOUSE[kind]
     except KeyError:

@@ -114,7 +114,7 @@ class Sender:
         self._observer.sent(topic, stored, size, self._clock.monotonic() - began)
 
     def _pick(self) -> Callable[[Message, Sequence[Queue], float], Queue] | None:
-        """Who chooses queues; None: the broker, where it knows more than the house's own policy."""
+        """Chooses queues; None: the broker does, because it knows more than the gateway's own policy."""
         queues = self._policies.queues
         if self._broker.traits.chooses_queues and type(queues) is GroupsThenTurns:
             return None

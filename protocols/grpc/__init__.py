@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from protocols.adapter import Adapter, House, Listen
+    from protocols.adapter import Adapter, AdapterContext, Listen
 
 FIRST_BYTES: Final = frozenset(b"P")
 """A connection of HTTP/2 without TLS begins with "PRI * HTTP/2.0" (RFC 9113, section 3.4)."""
@@ -13,12 +13,12 @@ ALPN: Final = "h2"
 """What is agreed on inside of TLS (RFC 9113, section 3.2)."""
 
 
-def make_adapter(listen: Listen, house: House) -> Adapter:
+def make_adapter(listen: Listen, adapter_context: AdapterContext) -> Adapter:
     """A gRPC server for this address, not started. Raises ValueError for options it does not know."""
     # Not at the top: whoever needs the messages alone (`protocols.grpc.pb`) should not load a server.
     from protocols.grpc.adapter import GrpcAdapter
 
-    return GrpcAdapter(listen, house)
+    return GrpcAdapter(listen, adapter_context)
 
 
 def listens_by_itself(listen: Listen) -> bool:

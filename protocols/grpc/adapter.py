@@ -6,8 +6,8 @@ import asyncio
 import socket
 from typing import Protocol
 
-from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
-from protocols.drain import CUT_S, Farewell, UnderWay, cut_time
+from protocols.adapter import AdapterContext, Listen, certificate_of, mode_of, parse_advertised
+from protocols.drain import CUT_S, DrainReport, InFlightCalls, cut_time
 from protocols.grpc.codec.endpoints import fixed_endpoints
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.rpcs import health as health_service
@@ -29,7 +29,7 @@ _LAST_WORDS_S = 0.5
 class Server(Protocol):
     """What a transport listens with."""
 
-    under_way: UnderWay
+    under_way: InFlightCalls
 
     @property
     def port(self) -> int: ...
@@ -48,7 +48,7 @@ class GrpcAdapter:
     this user, by default.
     """
 
-    def __init__(self, listen: Listen, house: House) -> None:
+    def __init__(self, listen: Listen, adapter_context: AdapterContext) -> None:
         unknown = listen.options.keys() - OPTIONS
         if unknown:
             raise ValueError(
@@ -61,18 +61,18 @@ class GrpcAdapter:
                 f"{listen.url(listen.port)} has no transport {self._transport!r};"
                 f" there are: {', '.join(TRANSPORTS)}"
             )
-        advertised = listen.options.get("advertised", house.advertised)
+        advertised = listen.options.get("advertised", adapter_context.advertised)
         self._advertised = parse_advertised(advertised) if advertised else None
-        self._certificate = certificate_of(listen, house)
+        self._certificate = certificate_of(listen, adapter_context)
         self._mode = mode_of(listen)
         if listen.path and self._advertised is not None and not self._advertised[1]:
             raise ValueError(f"{listen.url(0)} has no port to advertise: add it to {advertised!r}")
-        if house.faults is not None:
+        if adapter_context.faults is not None:
             from protocols.grpc.rpcs.faults import claim
 
-            claim(house.faults)
+            claim(adapter_context.faults)
         self._listen = listen
-        self._house = house
+        self._adapter_context = adapter_context
         self._service: MessagingService | None = None
         self._health: Health | None = None
         self._reflection: Reflection | None = None
@@ -86,17 +86,17 @@ class GrpcAdapter:
         return [self._listen.url(self._server.port)] if self._server is not None else []
 
     async def start(self) -> None:
-        house = self._house
+        adapter_context = self._adapter_context
         fixed = None
         if self._advertised is not None:
             host, port = self._advertised
             fixed = fixed_endpoints(host, port or self._listen.port)
-        service = MessagingService(house.processor, house.clock, advertised=fixed)
-        health = Health([SERVICE], healthy=house.healthy, clock=house.clock)
+        service = MessagingService(adapter_context.processor, adapter_context.clock, advertised=fixed)
+        health = Health([SERVICE], healthy=adapter_context.healthy, clock=adapter_context.clock)
         door = self._make_door(service, health)
-        door.calls = house.calls
-        reflection = Reflection((SERVICE, health_service.SERVICE)) if house.reflection else None
-        server = self._make_server(NamespacedDoor(door) if house.namespaces else door, reflection)
+        door.calls = adapter_context.calls
+        reflection = Reflection((SERVICE, health_service.SERVICE)) if adapter_context.reflection else None
+        server = self._make_server(NamespacedDoor(door) if adapter_context.namespaces else door, reflection)
         await server.start()
         if fixed is not None and not fixed.addresses[0].port:
             fixed.addresses[0].port = server.port
@@ -105,15 +105,15 @@ class GrpcAdapter:
         health.start()
 
     def _make_server(self, door: RpcHandler, reflection: Reflection | None) -> Server:
-        house, listen = self._house, self._listen
+        adapter_context, listen = self._adapter_context, self._listen
         if self._transport == HTTP2:
             limits = Http2Limits(
-                ping_s=house.connection_ping_s,
-                age_s=house.connection_age_s,
-                age_grace_s=house.connection_grace_s,
-                max_streams=house.max_streams,
+                ping_s=adapter_context.connection_ping_s,
+                age_s=adapter_context.connection_age_s,
+                age_grace_s=adapter_context.connection_grace_s,
+                max_streams=adapter_context.max_streams,
             )
-            listener = house.accepting(listen) if house.accepting is not None else None
+            listener = adapter_context.accepting(listen) if adapter_context.accepting is not None else None
             return Http2Server(
                 door,
                 listen.host,
@@ -122,12 +122,12 @@ class GrpcAdapter:
                 mode=self._mode,
                 tls=self._certificate.current if self._certificate is not None else None,
                 limits=limits,
-                max_connections=house.max_connections,
-                max_per_address=house.max_per_address,
+                max_connections=adapter_context.max_connections,
+                max_per_address=adapter_context.max_per_address,
                 reflection=reflection,
                 listener=listener,
-                opening=house.opening,
-                observer=house.connections,
+                opening=adapter_context.opening,
+                observer=adapter_context.connections,
             )
         # Loaded by who wants it only: it takes 15 MB.
         from protocols.grpc.servers.grpcio_server import GrpcioServer
@@ -136,23 +136,25 @@ class GrpcAdapter:
             door,
             listen.host,
             listen.port,
-            ping_s=house.connection_ping_s,
-            age_s=house.connection_age_s,
-            age_grace_s=house.connection_grace_s,
+            ping_s=adapter_context.connection_ping_s,
+            age_s=adapter_context.connection_age_s,
+            age_grace_s=adapter_context.connection_grace_s,
             reflection=reflection,
-            share_port=house.accepting is not None,
+            share_port=adapter_context.accepting is not None,
             path=listen.path,
             mode=self._mode,
             certificate=self._certificate,
         )
 
     def _make_door(self, service: MessagingService, health: Health) -> RpcDispatcher:
-        house = self._house
-        if house.faults is None:
-            return RpcDispatcher(service, health, house.clock, house.authenticator)
+        adapter_context = self._adapter_context
+        if adapter_context.faults is None:
+            return RpcDispatcher(service, health, adapter_context.clock, adapter_context.authenticator)
         from protocols.grpc.rpcs.faults import FaultyDoor
 
-        return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)
+        return FaultyDoor(
+            service, health, adapter_context.clock, adapter_context.authenticator, adapter_context.faults
+        )
 
     def copies(self) -> list[socket.socket]:
         return self._server.copies() if self._server is not None else []
@@ -165,16 +167,18 @@ class GrpcAdapter:
         if self._server is None or self._service is None or self._health is None:
             return
         self._server.under_way.drain()
-        grace = max(deadline - self._house.clock.monotonic(), 0.0)
+        grace = max(deadline - self._adapter_context.clock.monotonic(), 0.0)
         closing = asyncio.ensure_future(self._server.drain(grace))
         self._health.drain()
         if self._reflection is not None:
             self._reflection.drain()
         self._service.drain()
         ending = None
-        if self._house.leaves_streams():
+        if self._adapter_context.leaves_streams():
             # Some clients never open their Telemetry stream again: it lasts as long as it may.
-            ending = self._house.clock.call_later(max(grace - _LAST_WORDS_S, 0.0), self._service.end_streams)
+            ending = self._adapter_context.clock.call_later(
+                max(grace - _LAST_WORDS_S, 0.0), self._service.end_streams
+            )
         else:
             self._service.end_streams()
         try:
@@ -185,9 +189,9 @@ class GrpcAdapter:
                 ending.cancel()
         await self.stop(ends)
 
-    def farewell(self) -> Farewell:
-        return self._server.under_way.farewell() if self._server is not None else Farewell()
+    def farewell(self) -> DrainReport:
+        return self._server.under_way.farewell() if self._server is not None else DrainReport()
 
     async def stop(self, ends: float | None = None) -> None:
         if self._server is not None:
-            await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
+            await self._server.stop(cut_time(ends, self._adapter_context.clock.monotonic()))

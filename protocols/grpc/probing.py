@@ -30,7 +30,7 @@ class GrpcProber:
         return await spoken(host, port, patience_s)
 
     async def probe(self, wish: Wish) -> AsyncIterator[Finding]:
-        async with _Looking(wish) as client:
+        async with _Probe(wish) as client:
             async for finding in client.look():
                 yield finding
 
@@ -39,7 +39,7 @@ def make_prober() -> GrpcProber:
     return GrpcProber()
 
 
-class _Looking(Caller):
+class _Probe(Caller):
     """The looks, one after the other, as far as they get."""
 
     _is_there = True

@@ -7,11 +7,19 @@ from contextlib import ExitStack
 from typing import Final
 
 from popgate.context import Context
-from protocols.adapter import House, Listen, certificate_of, flag_of, joined, mode_of, parse_advertised
-from protocols.drain import Farewell, cut_time
+from protocols.adapter import (
+    AdapterContext,
+    Listen,
+    certificate_of,
+    flag_of,
+    joined,
+    mode_of,
+    parse_advertised,
+)
+from protocols.drain import DrainReport, cut_time
 from protocols.remoting.connections.server import RemotingServer
 from protocols.remoting.door import Door
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 
 OPTIONS: Final = ("advertised", "mode", "proxy_protocol", "tls")
 
@@ -19,29 +27,28 @@ OPTIONS: Final = ("advertised", "mode", "proxy_protocol", "tls")
 class RemotingAdapter:
     """A remoting server at one address.
 
-    The option `advertised` of the address ("host:port") goes before that of the house, of which only the host
-    counts here: its port is that of gRPC doors. With `tls=true` its clients speak TLS. With
-    `proxy_protocol=true` every connection begins with a header of the PROXY protocol, version 1 or 2, which
-    says who connects. `mode` says who may connect to a socket in the file system, as of a file: 600, only
-    this user, unless it is given.
+    Options of the address: `advertised` ("host:port") overrides the setting of that name, of which remoting
+    uses the host only (its port belongs to gRPC). `tls=true`: clients use TLS. `proxy_protocol=true`: every
+    connection begins with a PROXY protocol header, version 1 or 2, which contains the client's address.
+    `mode`: file permissions of a Unix socket, 600 by default.
     """
 
-    def __init__(self, listen: Listen, house: House) -> None:
+    def __init__(self, listen: Listen, adapter_context: AdapterContext) -> None:
         unknown = listen.options.keys() - OPTIONS
         if unknown:
             raise ValueError(
                 f"{listen.url(listen.port)} has no option {sorted(unknown)[0]!r};"
                 f" there are: {', '.join(OPTIONS)}"
             )
-        self._advertised = _advertised(listen, house)
-        self._certificate = certificate_of(listen, house)
+        self._advertised = _advertised(listen, adapter_context)
+        self._certificate = certificate_of(listen, adapter_context)
         self._proxied = flag_of(listen, "proxy_protocol")
         self._mode = mode_of(listen)
         if listen.path and (self._advertised is None or not self._advertised[1]):
             # Classic clients are told addresses to connect to, and know of no sockets in file systems.
             raise ValueError(f"{listen.url(0)} has no port to advertise: say advertised=host:port")
         self._listen = listen
-        self._house = house
+        self._adapter_context = adapter_context
         self._server: RemotingServer | None = None
         self._ends = ExitStack()
 
@@ -53,28 +60,28 @@ class RemotingAdapter:
         return [self._listen.url(self._server.port)] if self._server is not None else []
 
     async def start(self) -> None:
-        house, listen = self._house, self._listen
-        door = Door(DoorHouse(house.processor, house.clock, self._address, self._ends))
-        door.calls = house.calls
-        door.authenticator = house.authenticator
+        adapter_context, listen = self._adapter_context, self._listen
+        door = Door(DoorContext(adapter_context.processor, adapter_context.clock, self._address, self._ends))
+        door.calls = adapter_context.calls
+        door.authenticator = adapter_context.authenticator
         server = RemotingServer(
             door,
-            house.processor.budgets,
+            adapter_context.processor.budgets,
             listen.host,
             listen.port,
             path=listen.path,
             mode=self._mode,
             tls=self._certificate.current if self._certificate is not None else None,
             proxied=self._proxied,
-            max_connections=house.max_connections,
-            max_per_address=house.max_per_address,
-            max_requests=house.max_streams,
-            listener=house.accepting(listen) if house.accepting is not None else None,
-            opening=house.opening,
-            observer=house.remoting_connections,
+            max_connections=adapter_context.max_connections,
+            max_per_address=adapter_context.max_per_address,
+            max_requests=adapter_context.max_streams,
+            listener=adapter_context.accepting(listen) if adapter_context.accepting is not None else None,
+            opening=adapter_context.opening,
+            observer=adapter_context.remoting_connections,
         )
         # Else the first messages could be told to lie at places of nobody.
-        await house.processor.queue_numbering.prime()
+        await adapter_context.processor.queue_numbering.prime()
         await server.start()
         self._server = server
 
@@ -94,22 +101,22 @@ class RemotingAdapter:
     async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._server is None:
             return
-        await self._server.drain(max(deadline - self._house.clock.monotonic(), 0.0))
+        await self._server.drain(max(deadline - self._adapter_context.clock.monotonic(), 0.0))
         await self.stop(ends)
 
-    def farewell(self) -> Farewell:
-        return self._server.under_way.farewell() if self._server is not None else Farewell()
+    def farewell(self) -> DrainReport:
+        return self._server.under_way.farewell() if self._server is not None else DrainReport()
 
     async def stop(self, ends: float | None = None) -> None:
         try:
             if self._server is not None:
-                await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
+                await self._server.stop(cut_time(ends, self._adapter_context.clock.monotonic()))
         finally:
             # Also of a door that did not come to listen, or whose server fails.
             self._ends.close()
 
 
-def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:
+def _advertised(listen: Listen, adapter_context: AdapterContext) -> tuple[str, int] | None:
     """The advertised address, port 0: the door's own port; None: the address that each client used.
 
     Raises ValueError.
@@ -117,4 +124,4 @@ def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:
     own = listen.options.get("advertised")
     if own:
         return parse_advertised(own)
-    return (parse_advertised(house.advertised)[0], 0) if house.advertised else None
+    return (parse_advertised(adapter_context.advertised)[0], 0) if adapter_context.advertised else None

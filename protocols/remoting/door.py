@@ -35,7 +35,7 @@ from protocols.remoting.members.members import Members
 from protocols.remoting.produce.reply import ReplyMessageHandler
 from protocols.remoting.produce.send import SendHandler
 from protocols.remoting.produce.transactions import TransactionHandler, ask_producer
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request, Room
 from protocols.remoting.routing import RouteHandler
 from protocols.remoting.tools.broker_status import BrokerStatusHandler
 from protocols.remoting.tools.client_queries import ClientQueryHandler
@@ -43,7 +43,7 @@ from protocols.remoting.tools.config import ConfigHandler
 from protocols.remoting.tools.lookup import LookupHandler
 from protocols.remoting.tools.query_reports import QueryReportHandler
 from protocols.remoting.tools.refused import RefusedCodes
-from protocols.remoting.virtual.translation import Translating
+from protocols.remoting.virtual.translation import VirtualQueueTranslator
 
 SENDS: Final = frozenset(
     {
@@ -90,31 +90,31 @@ _FINE: Final = frozenset(
 _log = logging.getLogger(__name__)
 
 
-def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[Room]:
+def rooms_of(door_context: DoorContext, translator: VirtualQueueTranslator | None = None) -> list[Room]:
     """Everything that is served here."""
-    translating = translating if translating is not None else Translating(house)
-    mapped = Mapped(house)
-    heartbeats = Heartbeats(house, partial(_ask_producer, translating), mapped.left)
+    translator = translator if translator is not None else VirtualQueueTranslator(door_context)
+    mapped = Mapped(door_context)
+    heartbeats = Heartbeats(door_context, partial(_ask_producer, translator), mapped.left)
     mapped.members = heartbeats.shares
     return [
         heartbeats,
-        ClientQueryHandler(house, translating),
-        QueueAssignmentHandler(house, heartbeats.push_member),
-        ConfigHandler(house),
-        QueueLockHandler(house),
-        LookupHandler(house),
-        Members(house, heartbeats.push_member, translating, mapped, heartbeats.has_heard),
-        PopHandler(house),
-        OffsetHandler(house, mapped),
-        PullHandler(house, heartbeats.subscriptions, mapped),
-        QueryReportHandler(house),
-        RefusedCodes(house),
-        ReplyMessageHandler(house),
-        SendBackHandler(house, mapped),
-        RouteHandler(house),
-        SendHandler(house),
-        BrokerStatusHandler(house),
-        TransactionHandler(house),
+        ClientQueryHandler(door_context, translator),
+        QueueAssignmentHandler(door_context, heartbeats.push_member),
+        ConfigHandler(door_context),
+        QueueLockHandler(door_context),
+        LookupHandler(door_context),
+        Members(door_context, heartbeats.push_member, translator, mapped, heartbeats.has_heard),
+        PopHandler(door_context),
+        OffsetHandler(door_context, mapped),
+        PullHandler(door_context, heartbeats.subscriptions, mapped),
+        QueryReportHandler(door_context),
+        RefusedCodes(door_context),
+        ReplyMessageHandler(door_context),
+        SendBackHandler(door_context, mapped),
+        RouteHandler(door_context),
+        SendHandler(door_context),
+        BrokerStatusHandler(door_context),
+        TransactionHandler(door_context),
     ]
 
 
@@ -124,12 +124,12 @@ class Door:
     authenticator: Authenticator | None = None
     """Without one everybody is anonymous, and credentials are ignored."""
 
-    def __init__(self, house: DoorHouse, rooms: Iterable[Room] | None = None) -> None:
+    def __init__(self, door_context: DoorContext, rooms: Iterable[Room] | None = None) -> None:
         self.calls: CallObserver = NullCalls()
         """Is told how every request ended."""
-        self._clock = house.clock
-        self._translating = Translating(house) if rooms is None else None
-        self._rooms = list(rooms if rooms is not None else rooms_of(house, self._translating))
+        self._clock = door_context.clock
+        self._translator = VirtualQueueTranslator(door_context) if rooms is None else None
+        self._rooms = list(rooms if rooms is not None else rooms_of(door_context, self._translator))
         self._committing = PendingCommits()
         self._handlers: dict[int, Handler] = {}
         for room in self._rooms:
@@ -185,9 +185,9 @@ class Door:
                     context, credentials_in(command), self._clock.monotonic()
                 )
             _hold(command, context)
-            translating = self._translating
-            if translating is not None and translating.serves(command):
-                serving = translating.serve(request, handler)
+            translator = self._translator
+            if translator is not None and translator.serves(command):
+                serving = translator.serve(request, handler)
             else:
                 serving = handler(request)
             if command.code in ORDERED:
@@ -211,9 +211,11 @@ class Door:
         return answer
 
 
-def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
+def _ask_producer(
+    translator: VirtualQueueTranslator, peer: Peer, check: TransactionCheck, origin: Origin
+) -> bool:
     place = check.place
-    if place is not None and translating.names_none(peer) and not origin.has_number(place.broker):
+    if place is not None and translator.names_none(peer) and not origin.has_number(place.broker):
         # It would answer about a half message of nobody. Others name the broker in their answers.
         return False
     return ask_producer(peer, check, origin)

@@ -8,7 +8,7 @@ from typing import Final
 from popgate.context import Context
 from popgate.model import Queue
 from protocols.remoting.codec.fields import number, text
-from protocols.remoting.requests import DoorHouse, Request
+from protocols.remoting.requests import DoorContext, Request
 from protocols.remoting.routing import broker_of
 
 _FRESH_S: Final = 1.0
@@ -18,9 +18,9 @@ _MOST: Final = 16_384
 class Places:
     """What route each topic has, asked for once a second at most."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
         self._known: dict[str, tuple[float, Sequence[Queue]]] = {}
 
     def __repr__(self) -> str:

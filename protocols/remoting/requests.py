@@ -94,7 +94,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Command | None]]
 
 
 @dataclass(slots=True, frozen=True)
-class DoorHouse:
+class DoorContext:
     """What every room of the door is given.
 
     `address`: the address for a client, "host:port": the one that it used, or the advertised one.

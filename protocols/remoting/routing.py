@@ -25,7 +25,7 @@ from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Marks, Origin
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 TEMPLATE_TOPIC: Final = "TBW102"
 """Clients ask for its route when a topic has none, and send to the brokers that it names."""
@@ -54,9 +54,9 @@ _FRESH_S: Final = 1.0
 class Brokers:
     """The brokers behind the gateway, asked for once a second at most."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._house = house
-        self._numbering = house.processor.queue_numbering
+    def __init__(self, door_context: DoorContext) -> None:
+        self._door_context = door_context
+        self._numbering = door_context.processor.queue_numbering
         self._known: _Known | None = None
         self._numbered: Sequence[BrokerPlace] = ()
         """Those that were known when their numbers were asked for last."""
@@ -65,11 +65,11 @@ class Brokers:
 
     async def known(self, context: Context) -> Sequence[BrokerPlace]:
         """The last known brokers. Raises BrokerUnavailable: none were known yet."""
-        known, now = self._known, self._house.clock.monotonic()
+        known, now = self._known, self._door_context.clock.monotonic()
         if known is not None and now < known.until:
             return known.brokers
         try:
-            brokers = await self._house.processor.metadata.brokers(context)
+            brokers = await self._door_context.processor.metadata.brokers(context)
         except BrokerUnavailable:
             if known is None:
                 raise
@@ -114,7 +114,7 @@ class Brokers:
 
     def door(self, context: Context) -> str:
         """This door as records and message ids name it: by an address."""
-        address = self._house.address(context)
+        address = self._door_context.address(context)
         # Neither has room for a name; then it is the end of the connection that the client dialled.
         return address if pack_host(address) != NOWHERE else context.local
 
@@ -122,10 +122,10 @@ class Brokers:
 class RouteHandler:
     """The name server's part of the door."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._house = house
-        self._processor = house.processor
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext) -> None:
+        self._door_context = door_context
+        self._processor = door_context.processor
+        self._brokers = Brokers(door_context)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -153,7 +153,7 @@ class RouteHandler:
             queues = _made_up(topic, brokers, self._processor.limits)
         if not queues:
             return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
-        address = self._house.address(context)
+        address = self._door_context.address(context)
         named = {broker.name: broker for broker in brokers}
         data = [
             _broker_data(named.get(queue.broker) or BrokerPlace(_cluster_of(brokers), queue.broker), address)
@@ -163,7 +163,7 @@ class RouteHandler:
 
     async def cluster(self, request: Request) -> Command:
         brokers = await self._brokers.known(request.context)
-        address = self._house.address(request.context)
+        address = self._door_context.address(request.context)
         clusters: dict[str, tuple[str, ...]] = {}
         for broker in brokers:
             clusters[broker.cluster] = (*clusters.get(broker.cluster, ()), broker.name)

@@ -11,7 +11,7 @@ from popgate.clock import Clock
 from popgate.faults import Faults
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Listen, parse_listen
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from proxy.admin.domain.clients import Clients
 from proxy.admin.domain.dead_letters import DeadLetterRoutes
 from proxy.admin.domain.declaration import Declared
@@ -62,7 +62,7 @@ def open_admin(
     reloads: Reloads | None = None,
 ) -> AdminServer:
     """Not started. With a `membership` it is one of several that serve the port together."""
-    waits = Waits()
+    waits = LongPolls()
     absence = broker.capability(TellsAbsence)
     missing = absence.missing if absence is not None else None
     routes = [

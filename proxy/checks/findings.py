@@ -27,6 +27,7 @@ from proxy.config.loader import (
     known_settings,
 )
 from proxy.config.mapping import path_or_none, transactions_are_bound
+from proxy.config.renamed import names_of
 from proxy.tls.door_tls import door_urls
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class Configuration:
         self._config = config
         self._environment = os.environ if environment is None else environment
         self._flags = flags
-        self.settings, self._mistakes = examine(config=config, environment=self._environment, flags=flags)
+        self.settings, self._mistakes, self._former_names = examine(
+            config=config, environment=self._environment, flags=flags
+        )
 
     def __repr__(self) -> str:
         return f"<Configuration {self._config or 'without a file'} mistakes {len(self._mistakes)}>"
@@ -64,7 +67,7 @@ class Configuration:
     def findings(self) -> list[Finding]:
         """Faults first. Values are compared with each other only when each of them is right."""
         if self.settings is None:
-            return [self._fault(mistake) for mistake in self._mistakes]
+            return [self._of_mistake("fault", mistake) for mistake in self._mistakes]
         try:
             build(self.settings)
         except SettingsWrong as error:
@@ -72,13 +75,18 @@ class Configuration:
             name = next((name for name in names if self.place(name)), names[0] if names else "")
             return [self._finding("fault", name, str(error))]
         faults = [self._finding("fault", "listen", sentence) for sentence in _given_twice(self.settings)]
-        return faults + [
+        warnings = [self._of_mistake("warning", former) for former in self._former_names]
+        warnings += [
             self._finding("warning", name, sentence) for name, sentence in self._doubts(self.settings)
         ]
+        return faults + warnings
 
     def place(self, name: str) -> str:
         """Where the setting was given; empty: nowhere."""
-        path = tuple(name.split("."))
+        places = (self._place(path) for path in names_of(tuple(name.split("."))))
+        return next(filter(None, places), "")
+
+    def _place(self, path: tuple[str, ...]) -> str:
         if self._holds(self._flags, path):
             return place_of(path, FLAGS_LAYER)
         if self._environment.get(environment_name(path)):
@@ -95,9 +103,9 @@ class Configuration:
             values = values[key]
         return True
 
-    def _fault(self, mistake: Mistake) -> Finding:
+    def _of_mistake(self, level: Level, mistake: Mistake) -> Finding:
         place = place_of(mistake.path, mistake.layer, mistake.sentence)
-        return Finding("fault", ".".join(mistake.path), place, mistake.sentence)
+        return Finding(level, ".".join(mistake.path), place, mistake.sentence)
 
     def _finding(self, level: Level, name: str, sentence: str) -> Finding:
         return Finding(level, name, self.place(name) if name else "", sentence)

@@ -6,19 +6,23 @@ A mistake is one sentence that names the setting, its location, and the nearest 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, NamedTuple, get_origin
 
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 
+from proxy.config import renamed
 from proxy.config.error import SettingsWrong
 from proxy.config.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "POPGATE_"
 NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})
@@ -61,14 +65,25 @@ class Layer:
         return True
 
 
+class Examined(NamedTuple):
+    """What was read. `settings` is None if there are mistakes; `former_names` still work."""
+
+    settings: Settings | None
+    mistakes: list[Mistake]
+    former_names: list[Mistake]
+
+
 def load_settings(
     *,
     config: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """The effective settings. `flags` are nested like the settings. Raises SettingsWrong."""
-    settings, mistakes = examine(config=config, environment=environment, flags=flags)
+    """The effective settings. `flags` are nested like the settings. Former names of settings are logged as
+    warnings. Raises SettingsWrong."""
+    settings, mistakes, former_names = examine(config=config, environment=environment, flags=flags)
+    for former in former_names:
+        _log.warning("%s", former.sentence)
     if settings is None:
         raise SettingsWrong(mistakes[0].sentence)
     return settings
@@ -79,8 +94,8 @@ def examine(
     config: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
-) -> tuple[Settings | None, list[Mistake]]:
-    """The effective settings, or None and everything that is wrong with them, by layer."""
+) -> Examined:
+    """The effective settings, or everything that is wrong with them, by layer."""
     environment = os.environ if environment is None else environment
     mistakes: list[Mistake] = []
     in_file: Mapping[str, Any] = {}
@@ -90,12 +105,18 @@ def examine(
         except SettingsWrong as error:
             mistakes.append(Mistake(str(error), layer=f"{FILE_LAYER}{config}"))
     variables, unknown = _read_environment(environment)
-    layers = [
-        Layer(f"{FILE_LAYER}{config}", in_file),
-        Layer(ENVIRONMENT_LAYER, variables),
-        Layer(FLAGS_LAYER, flags or {}),
-    ]
+    layers = []
+    former_names: list[Mistake] = []
     mistakes += unknown
+    for name, values in (
+        (f"{FILE_LAYER}{config}", in_file),
+        (ENVIRONMENT_LAYER, variables),
+        (FLAGS_LAYER, flags or {}),
+    ):
+        layer, of_layer, twice = _with_present_names(Layer(name, values))
+        layers.append(layer)
+        former_names += of_layer
+        mistakes += twice
     for layer in layers:
         mistakes += _unknown(layer)
     merged: dict[str, Any] = {}
@@ -109,10 +130,11 @@ def examine(
         model_mistakes = [
             _mistake(detail, layers) for detail in error.errors(include_url=False, include_context=False)
         ]
-        return None, mistakes + [
+        mistakes += [
             mistake for mistake in model_mistakes if not any(mistake.path[: len(p)] == p for p in paths if p)
         ]
-    return (None if mistakes else settings), mistakes
+        return Examined(None, mistakes, former_names)
+    return Examined(None if mistakes else settings, mistakes, former_names)
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], str]:
@@ -178,6 +200,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[Mistake]]:
     """Texts only: each setting reads its own. An empty variable sets nothing."""
     known = {environment_name(path): path for path, _ in known_settings()}
+    known |= {environment_name(path): path for path in renamed.FORMER_NAMES}
     values: dict[str, Any] = {}
     unknown = []
     for name in sorted(environment):
@@ -190,6 +213,16 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], l
             sentence = f"the environment variable {name} is no setting{_nearest(name, list(known))}"
             unknown.append(Mistake(sentence, (name,), ENVIRONMENT_LAYER))
     return values, unknown
+
+
+def _with_present_names(layer: Layer) -> tuple[Layer, list[Mistake], list[Mistake]]:
+    """The layer under the present names, a warning for each former one, and settings given under both."""
+    try:
+        values, used = renamed.with_present_names(layer.values)
+    except SettingsWrong as error:
+        return layer, [], [Mistake(str(error), layer=layer.name)]
+    warnings = [Mistake(renamed.warning(former, layer.name), former, layer.name) for former in used]
+    return Layer(layer.name, values), warnings, []
 
 
 def _unknown(layer: Layer) -> Iterator[Mistake]:

@@ -44,13 +44,13 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         sync_interval_s=embedded.sync_interval_s,
         write_buffer_bytes=embedded.write_buffer_bytes,
         cache_bytes=embedded.cache_bytes,
-        keep_free_bytes=embedded.keep_free_bytes,
+        min_free_disk_bytes=embedded.min_free_disk_bytes,
         max_in_flight=embedded.max_in_flight,
         max_order_window=embedded.max_ordered_window,
         max_lite_topics=settings.lite.max_topics,
         max_lite_subscriptions=settings.lite.max_subscriptions,
-        repeat_window_ms=_ms(embedded.repeat_window_s),
-        max_known_sends=embedded.max_known_sends,
+        dedup_window_ms=_ms(embedded.dedup_window_s),
+        dedup_max_ids=embedded.dedup_max_ids,
         max_delay_ms=_ms(settings.limits.max_delay_s),
         transaction_check_after_ms=_ms(transactions.first_check_s),
         transaction_check_interval_ms=_ms(transactions.check_interval_s),
@@ -123,7 +123,7 @@ def shared_values(settings: Settings) -> SharedSettings:
         gateway=f"{socket.gethostname()}:{os.getpid()}",
         connect_timeout_s=shared.connect_timeout_s,
         request_timeout_s=shared.request_timeout_s,
-        start_patience_s=shared.start_patience_s,
+        startup_timeout_s=shared.startup_timeout_s,
         probe_s=shared.probe_s,
         reconnect_longest_s=shared.reconnect_s,
         max_guests=shared.max_guests,
@@ -260,8 +260,8 @@ def new_group(settings: Settings) -> GroupConfig:
     )
 
 
-def house_values(settings: Settings) -> dict[str, Any]:
-    """The settings that doors need: fields of `protocols.adapter.House`."""
+def context_values(settings: Settings) -> dict[str, Any]:
+    """The settings that listeners need: fields of `protocols.adapter.AdapterContext`."""
     connections = settings.connections
     return {
         "advertised": settings.advertised.address,

@@ -46,49 +46,49 @@ from proxy.config.tls_table import Tls
 
 
 class Settings(Group):
-    """Everything that can be set."""
+    """All settings."""
 
     broker: str = Field(default="embedded:", max_length=1024)
-    """Where messages are kept: `embedded:` is a broker in this process, in the data folder;
-    `embedded:./path` one in another folder; `rocketmq://ns-1:9876,ns-2:9876` is a RocketMQ cluster, by its
-    name servers; `popgate://host:port` or `popgate+unix:/path` the broker that another gateway shares."""
+    """The broker: `embedded:` runs in this process and stores in the data folder, `embedded:./path` in
+    another folder; `rocketmq://ns-1:9876,ns-2:9876` is a RocketMQ cluster, given by its name servers;
+    `popgate://host:port` or `popgate+unix:/path` is the shared broker of another gateway."""
     share_broker: str = Field(default="", max_length=1024)
-    """Where other gateways reach the embedded broker of this one: `unix:/path`, a socket that only this user
-    can open, or `tcp://host:port`; beyond this machine only with `shared.secret`. Empty: it is not shared."""
+    """Address at which the embedded broker is shared with other gateways: `unix:/path`, a socket that only
+    this user can open, or `tcp://host:port`, beyond loopback only with `shared.secret`. Empty: not shared."""
     data: Path = Path("./data")
-    """The folder of everything local; made when it is not there."""
+    """Folder for all local data; created if it does not exist."""
     workers: Count = Field(default=0, ge=0, le=256)
-    """Processes that serve clients; more than one need Linux. 0: one for each core that this process may use
-    (by its affinity and its control group), and one in all where the broker is embedded."""
+    """Processes that serve clients; more than one requires Linux. 0: one per available core (by CPU affinity
+    and control group), but a single one with an embedded broker."""
     durability: Durability = Durability.INTERVAL
-    """When a sent message counts as kept: `sync`, on the disk (it survives power loss); `interval`, with
-    the operating system (it survives the end of the process), on the disk a moment later; `none`, with the
-    operating system, which decides about the disk."""
+    """When a send is confirmed: `sync`, when the message is on disk (it survives a power failure);
+    `interval`, when the operating system has it (it survives the end of the process), with a sync shortly
+    afterwards; `none`, when the operating system has it, which decides when to write it to disk."""
     listen: Texts = Field(
         default=("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8080"), min_length=1, max_length=64
     )
-    """Doors for clients, one URL each: `grpc://host:port`, or `grpc+unix:/path`, a socket in the file system;
-    and `remoting://host:port`, for the classic clients of RocketMQ 4 and 5, which take it for a name server.
-    Port 0 lets the system choose; the choice is printed. Behind it options may follow: `?tls=true`, `false`
-    or `permissive` (TLS or not), in the place of `tls.mode`; `advertised=host:port`, for this door alone;
-    `mode=660`, who may connect to a socket; `transport=grpcio`, gRPC's own library in the place of this
-    gateway's HTTP/2; `proxy_protocol=true`, for remoting behind a balancer that says in front of each
-    connection who makes it (PROXY protocol, 1 or 2).
-    `grpc+remoting://host:port` serves both at one port: the first byte of a connection shows which it is.
-    Neither that nor `tls=permissive` goes with `transport=grpcio`; at both, `proxy_protocol` is for gRPC,
-    too."""
+    """Listeners for clients, one URL each: `grpc://host:port` or `grpc+unix:/path` (a Unix socket), and
+    `remoting://host:port` for classic RocketMQ 4 and 5 clients, for which it is the name server. Port 0
+    selects a free port, which is printed. Options: `?tls=true`, `false` or `permissive` (both) overrides
+    `tls.mode`; `advertised=host:port` for this listener only; `mode=660` sets the permissions of a Unix
+    socket; `transport=grpcio` uses the grpcio library instead of the gateway's own HTTP/2;
+    `proxy_protocol=true`, for remoting behind a balancer that sends a PROXY protocol header (version 1 or 2).
+    `grpc+remoting://host:port` serves both on one port and detects the protocol by the first byte. Neither it
+    nor `tls=permissive` can be combined with `transport=grpcio`; with either of them `proxy_protocol` applies
+    to gRPC too."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
-    """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
+    """The admin port; `off` disables it. It has no authentication: make it reachable for trusted people
+    only."""
     namespaces: Namespaces = Namespaces.IGNORED
-    """What the namespace of a gRPC client means: `ignored`, nothing, as to RocketMQ's own proxy; `prefixed`,
-    its topics and groups are its own: `orders` of the namespace `shop` is `shop%orders` everywhere else, and
-    clients may not write `%` in names."""
+    """Meaning of a gRPC client's namespace: `ignored`, as in RocketMQ's own proxy; `prefixed`, the namespace
+    has its own topics and groups: `orders` in the namespace `shop` is `shop%orders` everywhere else, and
+    clients may not use `%` in names."""
     reflection: bool = True
-    """Whether gRPC doors tell tools like grpcurl what they serve (server reflection); it costs nothing until
-    somebody asks."""
+    """Whether gRPC listeners offer server reflection for tools like grpcurl; it has no cost until it is
+    used."""
     faults: str = Field(default="", max_length=4096)
-    """For tests of the gateway itself, never for anything else: what is to go wrong on purpose, like
-    `seed=7;drop=AckMessage:0.1;kill=commit:after=37` (see docs/faults.md). Empty: nothing."""
+    """Fault injection, for tests of the gateway itself only, like
+    `seed=7;drop=AckMessage:0.1;kill=commit:after=37` (see docs/faults.md). Empty: none."""
     api: Api = Api()
     advertised: Advertised = Advertised()
     connections: Connections = Connections()

@@ -9,24 +9,24 @@ from proxy.config.tables import Count, Group, Seconds
 
 
 class Shared(Group):
-    """One embedded broker for several gateways: the process that has it says `share_broker`, the others
-    `broker = "popgate://host:port"`. What passes between them is not encrypted."""
+    """One embedded broker shared by several gateways: its process sets `share_broker`, the others `broker =
+    "popgate://host:port"`. Traffic between them is not encrypted."""
 
     secret: Secret = ""
-    """What gateways prove to each other that they know; needed wherever others than this machine get. It
-    is never shown, and never sent; a file is better still."""
+    """Secret by which gateways authenticate each other; required if other machines can connect. It is never
+    shown or sent. A file is safer."""
     secret_file: str = Field(default="", max_length=4096)
-    """A file that has the secret, read at the start; blanks around it do not count."""
+    """File that contains the secret, read at startup; surrounding whitespace is ignored."""
     max_guests: Count = Field(default=256, ge=1, le=10_000)
-    """Gateways that one process serves its broker to."""
+    """Gateways that may connect to the broker of one process."""
     connect_timeout_s: Seconds = Field(default=3.0, gt=0, le=60)
-    """How long a connection to the process that has the broker may take."""
-    start_patience_s: Seconds = Field(default=10.0, le=3600)
-    """How long a gateway that starts tries to reach it before it gives up."""
+    """Timeout for a connection to the process that has the broker."""
+    startup_timeout_s: Seconds = Field(default=10.0, le=3600)
+    """How long a starting gateway tries to reach that process before it gives up."""
     request_timeout_s: Seconds = Field(default=10.0, gt=0, le=600)
-    """How long it may take for what does not wait there; less when the caller has less time."""
+    """Timeout for requests other than long polls; shorter if the caller's deadline is earlier."""
     probe_s: Seconds = Field(default=3.0, ge=0.1, le=300)
-    """A side that owes an answer and is silent for so long is asked for a sign of life, and given up
-    so long after that."""
+    """A peer that owes a response and is silent for this time is probed, and disconnected after the same time
+    again."""
     reconnect_s: Seconds = Field(default=2.0, gt=0, le=60)
-    """The longest rest between two attempts to reach it again."""
+    """Longest pause between two attempts to reconnect."""

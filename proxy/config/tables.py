@@ -1,7 +1,4 @@
-"""The tables of the configuration file, one class each; `proxy.config.settings.Settings` has them all.
-
-Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may carry its own.
-"""
+"""The tables of the configuration file, one class each; `proxy.config.settings.Settings` has them all."""
 
 from __future__ import annotations
 
@@ -69,319 +66,334 @@ class Group(BaseModel):
 
 
 class Api(Group):
-    """The admin port: health, metrics and the JSON interface that the command line uses."""
+    """The admin port: health checks, metrics, and the JSON interface used by the command line."""
 
     max_request_bytes: Bytes = Field(default=16 << 20, ge=1024)
-    """The largest request it reads."""
+    """Largest accepted request."""
     max_wait_s: Seconds = Field(default=30.0, le=300)
-    """The longest that a receive may wait for a message."""
+    """Longest time that a receive may wait for a message."""
     hosts: Texts = ()
-    """Host names under which browsers and proxies may reach it while it listens on loopback only;
-    addresses and `localhost` always may. Keeps web pages out that point their own name at loopback."""
+    """Host names accepted by the admin port while it listens on loopback only, beside addresses and
+    `localhost`. This keeps out web pages that point their own host name at loopback."""
 
 
 class Advertised(Group):
-    """What clients are told to connect to."""
+    """The address that clients are told to connect to."""
 
     address: str = Field(default="", max_length=512)
-    """`host:port` given to gRPC clients in routes; remoting clients are given the host, and the port of their
-    door. Empty: the address that each client dialled itself."""
+    """`host:port` returned to gRPC clients in routes; remoting clients get this host with the port of their
+    listener. Empty: the address that each client connected to."""
 
 
 class Connections(Group):
-    """Connections of clients."""
+    """Client connections."""
 
     max: Count = Field(default=50_000, ge=1, le=1_000_000)
-    """At each address, for each process; those above are closed at once. Mind the system's limit of open
-    files."""
+    """Open connections per listening address and process; further ones are closed at once. The system's limit
+    of open files must be higher."""
     max_per_address: Count = Field(default=20_000, le=1_000_000)
-    """Of these, from one IPv4 address or one IPv6 network of 64 bits; 0: as many as `max`. All clients behind
-    one NAT, or behind one proxy (L7 proxies have few connections, L4 balancers mostly keep the address), come
-    from one address: leave room for them. With `transport=grpcio` neither is bounded."""
+    """Open connections from one IPv4 address or one IPv6 /64 network; 0: only `max` counts. Clients behind a
+    NAT or proxy share one address (most L4 balancers keep the client's). Connections are not limited with
+    `transport=grpcio`."""
     max_streams: Count = Field(default=1024, ge=1, le=100_000)
-    """Calls that may be open on one connection at a time, waiting receives among them; those above are
-    refused, and sent again by their client when there is room. With `transport=grpcio` not bounded. At a
-    remoting door no more are read until some are done, and four times as many may wait for messages."""
+    """Open calls per gRPC connection, including waiting receives; further ones are refused, and clients retry
+    them when others have ended. Not limited with `transport=grpcio`. On a remoting connection, reading stops
+    at this number of requests, and four times as many long polls may wait."""
     ping_s: Seconds = Field(default=20.0, ge=1, le=7200)
-    """A connection that was silent for so long is pinged, and closed when half of this later (at least 1 s)
-    nothing came back: its client is dead. Clients may ping as often as they like."""
+    """A connection that was idle for this time is pinged, and closed if nothing arrives within half of it (at
+    least 1 s). Clients may send pings at any rate."""
     max_age_s: Seconds = Field(default=0.0, le=366 * 86_400)
-    """A connection that is older (a tenth more or less) is told to go and make a new one, so that the
-    clients behind a load balancer spread over gateways that were added; 0: it may stay. C# and Rust clients
-    never open their telemetry stream again, Python clients after minutes: they are not asked about
-    transactions until then. Rust clients notice only the end of a connection: their streams and polls end at
-    once, and a call that they begin while another one is under way there may fail. With `transport=grpcio`
-    the gateway cannot end these."""
+    """Clients are asked to reconnect when their connection is older (plus or minus a tenth), so that they
+    spread over gateways that were added behind a load balancer; 0: never. C# and Rust clients do not reopen
+    their telemetry stream, and Python clients only after minutes: until then they receive no transaction
+    checks. Rust clients only notice that the connection was closed: their streams and polls end at once, and
+    a call that starts while another one is in progress may fail. Not available with `transport=grpcio`."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
-    """What such a connection has under way may take so long; make it longer than `limits.max_wait_s`."""
+    """Time that calls in progress on such a connection get to finish; set it higher than
+    `limits.max_wait_s`."""
 
 
 class Embedded(Group):
-    """The broker inside this process (`broker = "embedded:"`)."""
+    """The broker in the gateway's own process (`broker = "embedded:"`)."""
 
     name: str = Field(default="popgate", pattern=r"^[a-zA-Z0-9_-]{1,64}$")
-    """The broker's name in routes and handles; never change it while handles are out."""
+    """Name of the broker in routes and receipt handles. Do not change it while clients hold messages."""
     sync_interval_s: Seconds = Field(default=0.1, gt=0, le=60)
-    """With `durability = "interval"`: a written message is on the disk at most this much later."""
+    """With `durability = "interval"`: the longest time until a written message is synced to disk."""
     write_buffer_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
-    """Memory for fresh writes, per keyspace; four times this in all."""
+    """Memory for recent writes per keyspace, of which there are four."""
     cache_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
-    """Memory for blocks read from the disk."""
-    keep_free_bytes: Bytes = 64 << 20
-    """Room on the disk that producers do not get: with less (or less than a twentieth of a small disk) sends
-    are refused, and consumers go on. 0: sends go on until a write fails."""
+    """Memory for blocks read from disk."""
+    min_free_disk_bytes: Bytes = 64 << 20
+    """Sends are refused while less than this, or less than a twentieth of a small disk, is free; consumers
+    continue. 0: sends continue until a write fails."""
     backup_folder: str = Field(default="", max_length=4096)
-    """Where `popgate backup` puts backups; empty: `backups` in the data folder. A folder on another disk
-    is worth more, and costs a copy where one on the same disk takes links."""
+    """Folder for `popgate backup`; empty: `backups` in the data folder. On another disk it is safer, but
+    takes a full copy instead of hard links."""
     max_in_flight: Count = Field(default=65_536, ge=32)
-    """Messages that one group may hold or have resting on one queue; then only redeliveries are given."""
+    """Messages of one queue that are invisible to a group or wait for redelivery; at this number the group
+    gets only redeliveries from the queue."""
     max_ordered_window: Count = Field(default=65_536, ge=32)
-    """Ordered groups: how many messages behind held message groups are looked past, per queue."""
-    repeat_window_s: Seconds = Field(default=600.0, le=86_400)
-    """A second send of a message id within this time is answered as the first, and not stored; 0: it is."""
-    max_known_sends: Count = Field(default=1_048_576, ge=2, le=1 << 26)
-    """Message ids known for that, 80 bytes of memory each. When more are sent in that time the window is
-    shorter (the latest half at least): the log and popgate_broker_repeat_window_seconds say so."""
+    """Ordered groups: messages of a queue that are searched behind blocked message groups."""
+    dedup_window_s: Seconds = Field(default=600.0, le=86_400)
+    """A send that repeats a message id within this time gets the result of the first one and is not stored
+    again; 0: it is stored again."""
+    dedup_max_ids: Count = Field(default=1_048_576, ge=2, le=1 << 26)
+    """Message ids remembered for `dedup_window_s`, at 80 bytes of memory each. If more messages are sent in
+    that time, the window becomes shorter, but never covers less than half of this number; the log and
+    `popgate_broker_repeat_window_seconds` report it."""
 
 
 class Lite(Group):
-    """Lite topics: light queues within a topic, each client with those it subscribes to."""
+    """Lite topics: lightweight queues within a topic; each client subscribes to its own."""
 
     max_name_bytes: Count = Field(default=64, ge=1, le=255)
-    """Characters of a lite topic's name; also told to clients."""
+    """Longest name of a lite topic; also sent to clients."""
     max_per_client: Count = Field(default=1200, ge=0, le=1_000_000)
-    """Lite topics that one client may subscribe to, where the group's attribute `lite.sub.client.quota`
-    says nothing; also told to clients."""
+    """Lite topics that one client may subscribe to, unless the group's attribute `lite.sub.client.quota` sets
+    another number; also sent to clients."""
     max_subscriptions: Count = Field(default=100_000, ge=0)
-    """Of all clients together; each costs about half a KiB of memory."""
+    """Subscriptions of all clients together; each takes about half a KiB of memory."""
     max_topics: Count = Field(default=1_000_000, ge=1)
-    """Lite topics of one topic. Idle ones go after its attribute `lite.topic.expiration`, in minutes."""
+    """Lite topics within one topic. Idle ones are removed after the topic's attribute
+    `lite.topic.expiration`, in minutes."""
 
 
 class Limits(Group):
-    """What a request may be; each limit is named in the sentence of its error."""
+    """Limits of requests. An error names the limit that was exceeded."""
 
     max_body_bytes: Bytes = Field(default=4 << 20, ge=1, le=1 << 30)
-    """The largest body of a message."""
+    """Largest message body."""
     refuse_empty_bodies: bool = True
-    """Whether a message must have a body."""
+    """Whether messages without a body are refused."""
     max_properties: Count = Field(default=128, ge=0, le=4096)
     """User properties of a message."""
     max_properties_bytes: Bytes = Field(default=16 << 10, le=30_000)
-    """UTF-8 bytes of all user property names and values, tag and keys of a message together."""
+    """Total UTF-8 bytes of a message's user property names and values, tag and keys."""
     max_message_group_bytes: Count = Field(default=63, ge=1, le=1024)
-    """UTF-8 bytes of a message group's name."""
+    """UTF-8 bytes of a message group name."""
     max_message_id_bytes: Count = Field(default=255, ge=34, le=1024)
-    """UTF-8 bytes of a message id that a client gives."""
+    """UTF-8 bytes of a message id set by a client."""
     max_delay_s: Seconds = Field(default=86_400.0, le=366 * 86_400)
-    """How far ahead a delayed message's time may be."""
+    """Longest delay of a delayed message."""
     max_recovery_s: Seconds = 3_600.0
-    """The longest time until the first check that a producer may ask for a transaction."""
+    """Longest time that a producer may set until the first check of a transaction."""
     max_messages_per_send: Count = Field(default=1024, ge=1, le=65_536)
     """Messages in one send request."""
     check_message_types: bool = True
     """Whether a message must be of a type that its topic accepts."""
     max_receive_messages: Count = Field(default=32, ge=1, le=1024)
-    """Messages in one receive answer."""
+    """Messages in one response to a receive."""
     max_receive_bytes: Bytes = Field(default=64 << 20, ge=1 << 16)
-    """Bytes of messages in one receive answer; one message is always given."""
+    """Bytes of messages in one response to a receive; one message is always returned."""
     min_invisible_s: Seconds = 10.0
-    """The shortest invisible time that a receive may ask for; a change may ask for 0."""
+    """Shortest invisible time of a receive; a change of invisible time may set 0."""
     max_invisible_s: Seconds = Field(default=43_200.0, ge=1)
-    """The longest invisible time, on a receive and on a change, and the longest consume timeout."""
+    """Longest invisible time of a receive or a change, and longest consume timeout."""
     default_wait_s: Seconds = Field(default=20.0, le=300)
-    """How long a receive waits for a message when it sets neither a time nor a deadline."""
+    """How long a receive waits for messages if it sets neither a polling time nor a deadline."""
     max_wait_s: Seconds = Field(default=20.0, le=300)
-    """The longest that a receive waits for a message; also told to clients."""
+    """Longest time that a receive waits for messages; also sent to clients."""
     poll_margin_s: Seconds = Field(default=0.25, le=5)
-    """An empty receive is answered this much before the client's own deadline."""
+    """A receive without messages is answered this long before the client's deadline."""
     max_receipts_per_ack: Count = Field(default=4096, ge=1)
-    """Handles in one acknowledgement."""
+    """Receipt handles in one acknowledgement."""
     max_pull_messages: Count = Field(default=1024, ge=1)
-    """Messages in one answer when reading by offset."""
+    """Messages in one response to a pull by offset."""
     max_pull_bytes: Bytes = Field(default=64 << 20, ge=1 << 16)
-    """Bytes of messages in one answer when reading by offset."""
+    """Bytes of messages in one response to a pull by offset."""
     max_found: Count = Field(default=1024, ge=1)
-    """Messages in one answer to a search by key."""
+    """Messages in one response to a search by key."""
     max_waiting: Count = Field(default=100_000, ge=1)
-    """Receives and pulls that wait for a message at a time."""
+    """Receives and pulls that wait for messages at the same time."""
 
 
 class Budgets(Group):
-    """How many bytes of requests and of answers that are not written yet may be under way. What is above
-    is answered TOO_MANY_REQUESTS; one message passes always when nothing else is under way."""
+    """Bytes of requests and unwritten responses in progress. Requests above a budget fail with
+    TOO_MANY_REQUESTS; a single message always passes if nothing else is in progress."""
 
     process_bytes: Bytes = Field(default=256 << 20, ge=1 << 16)
-    """In the whole process. No group, and no connection that sends, holds more of it than is left free."""
+    """For the whole process. A group, or a connection that sends, never holds more of it than is still
+    free."""
     group_bytes: Bytes = Field(default=128 << 20, ge=1 << 16)
-    """Of one consumer group: messages that it was given and that are not written to its connections yet."""
+    """For one consumer group: messages delivered to it that are not written to its connections yet."""
     connection_bytes: Bytes = Field(default=64 << 20, ge=1 << 16)
-    """Of one connection, in both directions."""
+    """For one connection, both directions together."""
 
 
 class Topics(Group):
-    """Topics that are created on first use, and defaults of those that are created by hand."""
+    """Topics created on first use, and defaults for topics created by operators."""
 
     auto_create: bool = True
-    """Whether a topic comes into being when a client first names it; it accepts every message type. The
-    default before a RocketMQ cluster is `false`."""
+    """Whether a topic is created, for all message types, when a client first uses it. In front of a RocketMQ
+    cluster the default is `false`."""
     max_auto_created: Count = Field(default=10_000, ge=0)
-    """No topic is created on first use while there are so many."""
+    """No topic is created on first use while this many exist."""
     queues: Count = Field(default=8, ge=1, le=1024)
     """Queues of a new topic."""
 
 
 class Groups(Group):
-    """Consumer groups that are created on first use, and defaults of those that are created by hand."""
+    """Consumer groups created on first use, and defaults for groups created by operators."""
 
     auto_create: bool = True
-    """Whether a group comes into being when a client first names it. The default before a RocketMQ cluster
-    is `false`; its brokers may still make one (`autoCreateSubscriptionGroup`)."""
+    """Whether a group is created when a client first uses it. The default in front of a RocketMQ cluster is
+    `false`; its brokers may still create groups (`autoCreateSubscriptionGroup`)."""
     max_auto_created: Count = Field(default=10_000, ge=0)
-    """No group is created on first use while there are so many."""
+    """No group is created on first use while this many exist."""
     max_attempts: Count = Field(default=17, ge=1, le=10_000)
-    """Deliveries of a message, the first included, before it goes to the dead-letter topic."""
+    """Deliveries of a message, including the first, before it is moved to the dead-letter topic."""
     start_from: StartFrom = StartFrom.FIRST
-    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones; before
-    a RocketMQ cluster its brokers decide from which message on these are new."""
+    """Where a new group starts to read a topic: at the `first` message, or after the `last`, so that it gets
+    new messages only. In front of a RocketMQ cluster, its brokers decide which messages are new."""
     retry: RetryKind = RetryKind.CUSTOMIZED
-    """How long a message rests after a failed delivery: `customized` (RocketMQ's ladder: 10 s, 30 s,
-    1 min and so on to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""
+    """Delay before a message is delivered again: `customized` (RocketMQ's levels: 10 s, 30 s, 1 min and so on
+    to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""
     consume_timeout_s: Seconds = Field(default=900.0, ge=1, le=43_200)
-    """How long a push consumer may work on a message; at most `max_invisible_s` counts."""
+    """How long a push consumer may process a message, up to `limits.max_invisible_s`."""
 
 
 class Broadcast(Group):
-    """Broadcast groups, of which every client gets every message."""
+    """Broadcast groups: every client receives every message."""
 
     expiry_s: Seconds = Field(default=86_400.0, ge=60)
-    """A client that has not received for so long is forgotten, with its place in the topics; a quarter of it
-    later, for the wall clock may have jumped, or the gateway was away itself."""
+    """A client that has not received for this time is removed together with its position; this happens up to
+    a quarter later, in case the wall clock jumped or the gateway was down."""
     max_members: Count = Field(default=10_000, ge=1, le=100_000)
-    """Clients of one broadcast group that have a place of their own."""
+    """Clients of one broadcast group with a position of their own."""
 
 
 class Remoting(Group):
-    """Classic clients. The messages of a group that is mapped are shared out among its push consumers one by
-    one, as over gRPC, and not queue by queue: one that hangs holds up no queue. That is done while all its
-    clients come through gateways that map it, and none needs true pull (orderly, broadcasting or pulling by
-    itself); `popgate group show` tells what is done, and why."""
+    """Classic clients. Messages of a mapped group are distributed among its push consumers one by one, as
+    over gRPC, instead of queue by queue, so that a consumer that hangs blocks no queue. A group is mapped
+    while all its clients use gateways that map it and none needs true pull (orderly or broadcasting
+    consumers, or consumers that pull explicitly); `popgate group show` shows the current choice and its
+    reason."""
 
     mapped_groups: Patterns = Field(default=(), max_length=10_000)
-    """Groups that may be mapped, by their names, in which `*` stands for anything. Give all gateways of a
-    cluster the same: a group that one of them does not map none does."""
+    """Names of groups that may be mapped; `*` matches any text. Set the same on all gateways of a cluster: a
+    group is mapped only if every gateway that serves it maps it."""
     pulled_groups: Patterns = Field(default=(), max_length=10_000)
-    """Of these, groups that are not mapped all the same."""
+    """Groups excluded from `mapped_groups`."""
 
 
 class Holding(Group):
-    """Messages that push consumers hold, and clients that come and go."""
+    """Messages held by push consumers, and clients that connect and leave."""
 
     max_hold_s: Seconds = Field(default=10_800.0, gt=0)
-    """The longest that a consumer which leaves renewing to the gateway can hold a message."""
+    """Longest time for which the gateway renews a message that a push consumer holds."""
     renew_ahead_s: Seconds = 10.0
-    """How long before its end an invisible time is renewed."""
+    """How long before it ends an invisible time is renewed."""
     release_grace_s: Seconds = 5.0
-    """How long a client whose connection broke may take to come back before what it held is freed."""
+    """How long a client whose connection broke may take to reconnect before its messages are released."""
     ack_retry_s: Seconds = Field(default=2.0, le=60)
-    """How long an acknowledgement is tried again when the store cannot be written; then it fails aloud."""
+    """How long an acknowledgement is retried while the store cannot be written, before it fails."""
     max_held: Count = Field(default=1_000_000, ge=1)
-    """Deliveries remembered for renewing."""
+    """Deliveries tracked for renewal."""
     max_clients: Count = Field(default=100_000, ge=1)
-    """Clients known at a time."""
+    """Clients known at the same time."""
     max_topics_per_client: Count = Field(default=1024, ge=1)
-    """Topics that one client may name."""
+    """Topics that one client may use."""
     client_expiry_s: Seconds = Field(default=120.0, gt=0)
-    """A client without a heartbeat for so long, and without an open stream, is forgotten."""
+    """A client without an open stream is removed this long after its last heartbeat."""
 
 
 class Policies(Group):
-    """Matters of opinion, each by name, with options after a question mark: `per-client?rate=100`.
-    Installed packages may offer more, as entry points `popgate.policies.<kind>`."""
+    """Replaceable policies, selected by name, with options after a question mark: `per-client?rate=100`.
+    Installed packages may add more through entry points `popgate.policies.<kind>`."""
 
     identity: str = "anyone"
-    """Who a caller is: `anyone` lets everybody in, without a name."""
+    """Authentication: `anyone` accepts every caller, without a name."""
     permission: str = "everything"
-    """What a caller may do: `everything`."""
+    """Authorisation: `everything` permits all operations."""
     rate: str = "unlimited"
-    """How much a caller may do: `unlimited`, or `per-client?rate=100&burst=200` messages a second."""
+    """Rate limit: `unlimited`, or `per-client?rate=100&burst=200` in messages per second."""
     backoff: str = "exponential"
-    """How long the gateway rests before it tries something again: `exponential?initial=0.1&longest=5`."""
+    """Pauses between retries of the gateway: `exponential?initial=0.1&longest=5`."""
     picking: str = "groups-then-turns"
-    """Which queue takes a message: `groups-then-turns`, one queue for a message group, else in turn."""
+    """Choice of the queue for a message: `groups-then-turns`, one queue per message group, otherwise round
+    robin."""
 
 
 class Retention(Group):
-    """When messages are removed, read or not; topics may set their own."""
+    """Removal of old messages, consumed or not; topics may set their own values."""
 
     age_s: Seconds = Field(default=259_200.0, ge=60)
     """Messages older than this are removed."""
     max_bytes: Bytes = 0
-    """The oldest messages of a topic that has more bytes than this are removed; 0: no limit."""
+    """The oldest messages of a topic are removed when it exceeds this size; 0: no limit."""
     interval_s: Seconds = Field(default=10.0, gt=0, le=3600)
-    """How often it is looked whether something is to be removed."""
+    """Interval between two checks."""
     tombstone_s: Seconds = Field(default=86_400.0, ge=0)
-    """In a compacted topic a message without a body stays so long after what it deletes was removed."""
+    """In a compacted topic, how long a message without a body (a tombstone) is kept after the messages that
+    it deletes were removed."""
 
 
 class Transactions(Group):
-    """Half messages whose producer has not said commit or rollback."""
+    """Half messages whose producer has neither committed nor rolled back."""
 
     first_check_s: Seconds = Field(default=6.0, gt=0)
-    """The producer is first asked this long after the message was sent, unless the message says otherwise."""
+    """Time until the producer is first asked for the outcome, unless the message sets another one."""
     check_interval_s: Seconds = Field(default=30.0, gt=0)
-    """Then it is asked again after this time."""
+    """Interval between further checks."""
     max_checks: Count = Field(default=15, ge=1)
-    """After so many answers of 'unknown' the message is set aside in TRANS_CHECK_MAX_TIME_TOPIC."""
+    """After this many checks without an outcome, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
     max_age_s: Seconds = Field(default=259_200.0, gt=0)
-    """A half message older than this is set aside too, asked or not."""
+    """A half message older than this is moved there too, whether it was checked or not."""
 
 
 class Log(Group):
-    """The log, on standard error. It has ids and sizes, never bodies, and no line per message."""
+    """The log, on standard error. It contains ids and sizes, but no message bodies, and no line per
+    message."""
 
     level: LogLevel = LogLevel.INFO
-    """The least important lines that are written."""
+    """Lowest level that is written."""
     format: LogFormat = LogFormat.AUTO
-    """`json`, `console`, or `auto`: console on a terminal, else json."""
+    """`json`, `console`, or `auto`: console on a terminal, otherwise JSON."""
     burst: Count = Field(default=10, ge=1)
-    """Lines of one kind (same place, same error) in a window, before the rest is only counted."""
+    """Log lines of one kind (same place, same error) written per `window_s`; further ones are only
+    counted."""
     window_s: Seconds = Field(default=60.0, gt=0)
-    """The window of `burst`."""
+    """Time span for `burst`."""
 
 
 class Metrics(Group):
-    """What `/metrics` tells. Figures per operation are always there; figures per topic are bounded."""
+    """What `/metrics` returns. Metrics per operation are always present; metrics per topic and group are
+    limited."""
 
     max_topics: Count = Field(default=200, ge=0)
-    """Topics with figures of their own; later ones are counted together as `_other`."""
+    """Topics with labels of their own; further ones are counted together as `_other`."""
     max_groups: Count = Field(default=500, ge=0)
-    """Pairs of topic and consumer group with figures of their own, likewise."""
+    """Pairs of topic and consumer group with labels of their own, likewise."""
     forget_s: Seconds = Field(default=3_600.0, ge=1)
-    """Figures of a topic or group that showed no activity for so long are forgotten, and make room."""
+    """Topics and groups without activity for this time lose their labels to others."""
 
 
 class Tracing(Group):
-    """Spans for OpenTelemetry; needs the packages of `popgate[tracing]`. Off, it costs nothing."""
+    """Spans for OpenTelemetry; requires the packages of `popgate[tracing]`. When disabled, it has no cost."""
 
     enabled: bool = False
-    """Whether spans are made of sends, receives, acknowledgements and the rest of a message's way."""
+    """Whether spans are created for operations on messages."""
     endpoint: str = Field(default="http://127.0.0.1:4318", pattern=r"^https?://[^\s]{1,1024}$")
-    """A collector that takes OTLP over HTTP; spans go to `/v1/traces` there."""
+    """Collector that accepts OTLP over HTTP; spans are posted to its path `/v1/traces`."""
     timeout_s: Seconds = Field(default=5.0, ge=0.1, le=300)
-    """How long it may take for a batch of spans; those of a batch that it has not taken then are dropped."""
+    """Timeout for exporting a batch of spans; the batch is dropped when it expires."""
     share: float = Field(default=1.0, ge=0, le=1)
-    """The part of traces that is kept, of those that begin here; a caller's decision is followed."""
+    """Fraction of traces to sample, for traces that start at the gateway; for others the caller's decision is
+    used."""
     max_remembered: Count = Field(default=100_000, ge=1)
-    """Deliveries whose trace is remembered, to link their acknowledgement to it; others are looked up."""
+    """Deliveries whose trace context is kept in memory to link their acknowledgement; others are looked
+    up."""
 
 
 class Stopping(Group):
-    """What happens on SIGTERM or SIGINT; a second signal skips the drain."""
+    """Shutdown on SIGTERM or SIGINT; a second signal skips the drain."""
 
     lame_duck_s: Seconds = Field(default=5.0, le=3600)
-    """How long it first serves on, new connections too, while `/ready` and gRPC's health check say that it
-    leaves: so long balancers have to send clients elsewhere. Part of `drain_s`, half at most; 0: none."""
+    """How long the gateway first continues to serve, new connections too, while `/ready` and gRPC's health
+    check report that it is shutting down, so that balancers can direct clients elsewhere. Part of `drain_s`,
+    at most half of it; 0: none."""
     drain_s: Seconds = Field(default=10.0, le=3600)
-    """How long the gateway may take to end, whatever hangs; requests are cut off when a tenth of it is left,
-    1 s at most. Before a RocketMQ cluster or a shared broker `Telemetry` streams may last as long."""
+    """Time limit of the whole shutdown; requests still in progress are aborted when a tenth of it, at most 1
+    s, is left. In front of a RocketMQ cluster or a shared broker `Telemetry` streams may stay open until
+    then."""

@@ -9,19 +9,19 @@ from proxy.config.tables import Group
 
 
 class Tls(Group):
-    """TLS of the doors. The files are read anew when they change; a pair that cannot be used leaves the one
-    before in use and is told in the log."""
+    """TLS of the listeners. Files are reloaded when they change; if a new pair is unusable, the previous one
+    stays in use and the log reports it."""
 
     mode: TlsMode = TlsMode.OPTIONAL
-    """What clients may speak at doors whose address has no option `tls`: `optional`, TLS or not, at the same
-    port; `required`, TLS only; `off`, no TLS. Sockets in the file system are in the clear, and with
-    `transport=grpcio` `optional` is `off`."""
+    """For listeners whose address has no option `tls`: `optional`, TLS and plain text on the same port;
+    `required`, TLS only; `off`, plain text only. Unix sockets always use plain text; with `transport=grpcio`
+    `optional` means `off`."""
     certificate: str = Field(default="", max_length=4096)
-    """A PEM file: the certificate, and behind it those that lead to an authority that clients know. Empty:
-    one that the gateway makes for itself at its first start, and keeps in the data folder. Official clients,
-    which speak TLS unless they are told not to, take it; nobody can verify it."""
+    """PEM file of the certificate, followed by its intermediate certificates. Empty: a self-signed
+    certificate, generated at the first start and kept in the data folder. Official clients, which use TLS
+    unless configured otherwise, accept it; nobody can verify it."""
     key: str = Field(default="", max_length=4096)
-    """Its key, not encrypted, in a PEM file; empty: it is in the certificate's."""
+    """PEM file of its unencrypted key; empty: the key is in the certificate's file."""
     client_ca: str = Field(default="", max_length=4096)
-    """A PEM file of authorities: clients have to show a certificate that leads to one of them. Empty: clients
-    are not asked for one. Who speaks no TLS shows none: `required` keeps those out."""
+    """PEM file of authorities for client certificates: clients must present one issued by them. Empty: no
+    client certificate is requested. Plain-text clients present none: `mode = "required"` keeps them out."""

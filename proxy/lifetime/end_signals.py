@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from popgate.clock import Clock
 
 
-class Ending:
+class EndSignals:
     """Lets work be cut short by the first word or the second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +51,7 @@ class Ending:
         return True
 
 
-class Signals(Ending):
+class Signals(EndSignals):
     """Stop signals: SIGTERM and SIGINT, and SIGHUP from a closing terminal.
 
     Under `nohup` SIGHUP is ignored. `on_hangup`: called for any other SIGHUP; returns whether it was

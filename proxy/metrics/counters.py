@@ -129,7 +129,7 @@ class OfSniffing(OfConnections):
         self.protocols[key] = self.protocols.get(key, 0) + 1
 
 
-class Counting:
+class MetricsObserver:
     """Implements `processors.observer.Observer` and `protocols.observers.CallObserver`."""
 
     def __init__(

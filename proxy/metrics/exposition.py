@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 
 from popgate import __version__
 from popgate.build import is_compiled
-from popgate.model import Standing
+from popgate.model import GroupStatus
 from popgate.wire.bodies.query_reports import FIGURES, QueryReport, SourceLag
-from proxy.metrics.counters import Counting, OfConnections, OfGroup, OfTopic
+from proxy.metrics.counters import MetricsObserver, OfConnections, OfGroup, OfTopic
 from proxy.metrics.group_status import Standings, Sum
 from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER
@@ -72,7 +72,7 @@ _STANDING_GAUGES: tuple[tuple[str, str], ...] = (
 _ALWAYS_TOLD = frozenset({"lag", "unread", "free"})
 """Known even if a broker does not report held messages; other values would be invented."""
 
-_STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
+_STANDING_COUNTERS: tuple[tuple[str, Callable[[GroupStatus], float]], ...] = (
     ("popgate_group_redeliveries_total", lambda standing: standing.redelivered),
     ("popgate_group_dead_letters_total", lambda standing: standing.dead_lettered),
 )
@@ -85,7 +85,7 @@ _LAGS: tuple[tuple[str, Callable[[SourceLag], float]], ...] = (
 )
 
 
-class Metrics(Counting, Collector):
+class Metrics(MetricsObserver, Collector):
     """Counts, and is Prometheus' collector.
 
     `figures` gives gauges and counters by name, `ages` how long groups hold messages, and
@@ -196,7 +196,7 @@ class _Moment:
     groups: list[tuple[tuple[str, str], OfGroup]]
     events: list[tuple[str, int]]
     made: list[tuple[str, int]]
-    standings: list[Standing]
+    standings: list[GroupStatus]
     whole: bool
     others: Sum
     ages: list[tuple[tuple[str, str], float]]

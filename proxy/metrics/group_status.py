@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 from popgate.errors import GatewayError
-from popgate.model import Standing
+from popgate.model import GroupStatus
 from popgate.naming import told_group
 from processors.admin.held_messages import together
 
 _QUEUES_AT_ONCE = 1_024
 _FRESH_S = 1.0
 
-Ask = Callable[[int, int], Awaitable[tuple[list[Standing], int | None]]]
+Ask = Callable[[int, int], Awaitable[tuple[list[GroupStatus], int | None]]]
 """The broker's `standings`."""
 
 
@@ -32,8 +32,8 @@ class Standings:
         self.others = Sum()
         self._most = most
         self._now = now
-        self._table: dict[tuple[str, str], tuple[int, Standing]] = {}
-        self._members: dict[tuple[str, str], Standing] = {}
+        self._table: dict[tuple[str, str], tuple[int, GroupStatus]] = {}
+        self._members: dict[tuple[str, str], GroupStatus] = {}
         self._rest = Sum()
         self._round = 0
         self._start = 0
@@ -42,7 +42,7 @@ class Standings:
     def __repr__(self) -> str:
         return f"<Standings {len(self._table)} round {self._round}>"
 
-    def __iter__(self) -> Iterator[Standing]:
+    def __iter__(self) -> Iterator[GroupStatus]:
         return iter([standing for _, standing in self._table.values()])
 
     async def refresh(self) -> None:
@@ -64,14 +64,14 @@ class Standings:
         if following is None:
             self._end_round()
 
-    def _keep(self, standing: Standing) -> None:
+    def _keep(self, standing: GroupStatus) -> None:
         key = (standing.topic, standing.group)
         if key not in self._table and len(self._table) >= self._most and not self._make_room(standing):
             self._rest.add(standing)
             return
         self._table[key] = self._round, standing
 
-    def _gather(self, standing: Standing) -> None:
+    def _gather(self, standing: GroupStatus) -> None:
         """Clients of a broadcast group are counted separately, and summed up after the round."""
         group = told_group(standing.group)
         key = (standing.topic, group)
@@ -83,7 +83,7 @@ class Standings:
         else:
             self._rest.add(standing)
 
-    def _make_room(self, standing: Standing) -> bool:
+    def _make_room(self, standing: GroupStatus) -> bool:
         if not standing.lag:
             return False
         for key, (seen, other) in self._table.items():
@@ -113,7 +113,7 @@ class Sum:
     def __init__(self) -> None:
         self.groups = self.lag = self.unread = self.in_flight = self.free = self.behind = self.receivers = 0
 
-    def add(self, standing: Standing) -> None:
+    def add(self, standing: GroupStatus) -> None:
         self.groups += 1
         self.lag += standing.lag
         self.unread += standing.unread

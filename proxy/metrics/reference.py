@@ -19,7 +19,7 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     parts = [_HEAD.format(buckets=_told(BUCKETS), coarse=_told(COARSE))]
     for title, specs in SECTIONS:
-        parts.append(f"\n## {title}\n\n| metric | type | labels | tells |\n| --- | --- | --- | --- |\n")
+        parts.append(f"\n## {title}\n\n| metric | type | labels | description |\n| --- | --- | --- | --- |\n")
         parts += [
             f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.about} |\n" for spec in specs
         ]
@@ -37,25 +37,25 @@ def _told(bounds: tuple[float, ...]) -> str:
 
 _HEAD = """# Metrics
 
-Generated from `proxy/metrics/names.py`; `GET /metrics` on the admin port tells them in Prometheus' text
-format. All are on by default. Names, types and labels are kept: a test holds them to a committed list.
+Generated from `proxy/metrics/names.py`. `GET /metrics` on the admin port returns all of them in the text
+format of Prometheus; none has to be enabled. Names, types and labels are stable: a test compares them with a
+committed list.
 
-Topics and groups are labels up to `metrics.max_topics` and `metrics.max_groups`; later ones are counted
-together as `_other`. One that shows no activity for `metrics.forget_s` is forgotten, and its room is given
-to the next. Where more groups stand than have room, those with something to do are told before those
-without. What the broker tells of groups is asked once a second at most, and for so many queues at a time
-that a scrape costs the same in a large house as in a small one: there the figures of a group may be a few
-scrapes old.
+At most `metrics.max_topics` topics and `metrics.max_groups` groups have labels of their own; the others are
+counted together as `_other`. A topic or group without activity for `metrics.forget_s` loses its label to the
+next one. If there are more groups than labels, groups with unfinished messages come first. The progress of
+groups is read from the broker at most once a second and for a limited number of queues, so that the cost of a
+scrape does not grow with the number of groups; with many of them, values may be a few scrapes old.
 
-Buckets of times, in seconds: {buckets}; per topic and group: {coarse}.
+Histogram buckets in seconds: {buckets}; per topic and group: {coarse}.
 """
 
 _TAIL = """
 ## The process
 
 `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds`,
-`process_start_time_seconds` and others of the Prometheus client, `python_gc_collections_total` and its
-like, and `python_info`.
+`process_start_time_seconds` and others of the Prometheus client, `python_gc_collections_total` and similar
+ones, and `python_info`.
 """
 
 

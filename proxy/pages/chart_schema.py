@@ -16,6 +16,7 @@ import yaml
 
 from proxy.config.enums import TlsMode
 from proxy.config.loader import is_secret, known_settings
+from proxy.config.renamed import names_of
 from proxy.config.settings import Settings
 from proxy.pages.reference import entries
 
@@ -130,6 +131,8 @@ def _config() -> dict[str, Any]:
                 group, {"type": "object", "additionalProperties": False, "properties": {}}
             )["properties"]
         inner[path[-1]] = rule
+        for former in (name for name in names_of(path) if name != path):
+            inner[former[-1]] = {**rule, "description": f"Former name of {path[-1]}."}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 

@@ -20,6 +20,7 @@ from proxy.config import remote_table, shared_table, tables, tls_table
 from proxy.config import settings as top
 from proxy.config.loader import environment_name, group_of, is_secret
 from proxy.config.remote_table import masked
+from proxy.config.renamed import FORMER_NAMES, REMOVED_IN
 from proxy.config.settings import Settings
 from proxy.config.units import duration_text, size_text
 from proxy.reload.effects import effect_of
@@ -66,7 +67,10 @@ def entries() -> Iterator[tuple[str, str, list[Entry]]]:
 
 def configuration_page() -> str:
     """docs/configuration.md."""
-    parts = [_HEAD]
+    renamed = ", ".join(
+        f"`{'.'.join(former)}` is now `{'.'.join(present)}`" for former, present in FORMER_NAMES.items()
+    )
+    parts = [_HEAD.format(removed_in=REMOVED_IN, renamed=renamed)]
     for group, about, settings in entries():
         parts.append(f"\n## {f'`[{group}]`' if group else 'At the top'}\n")
         if about:
@@ -205,20 +209,23 @@ Every setting has a default that works: `popgate serve` needs no file. A later l
 4. flags: `--data`, `--listen`, `--admin`, `--broker`, `--durability`, `--log-level`, `--log-format`, and
    for everything else `--set limits.max_body_bytes=8MiB`.
 
-A name that is no setting is an error that names the nearest one, in the file and in the environment alike
-(variables that Kubernetes makes for a service called popgate are left alone). A plain number has the unit
-that the setting's name says: `_s` seconds, `_bytes` bytes; a text may carry its own unit: `"500ms"`,
-`"1h30m"`, `"3d"`, `"64KiB"`, `"10GiB"`. Lists may be written as one text with commas. `popgate settings`
-prints the effective configuration, and a running gateway tells its own under `/api/settings` on its admin
-port. `popgate config check` finds everything that is wrong, with the line of the file.
+An unknown name is an error that suggests the nearest known one, in the file and in the environment alike
+(variables that Kubernetes creates for a service called popgate are ignored). A plain number is in the unit
+of the setting's name: `_s` seconds, `_bytes` bytes; a string may have its own unit: `"500ms"`, `"1h30m"`,
+`"3d"`, `"64KiB"`, `"10GiB"`. A list may be one string with commas. `popgate settings` prints the effective
+configuration, and `/api/settings` on the admin port returns that of a running gateway. `popgate config check`
+reports every mistake with the line of the file.
 
-The column *changes* says when a new value counts for a gateway that
-[reloads](operations.md#new-settings-for-a-running-gateway): `live`, at once; `listeners`, at once too, and
-listeners are opened anew for it; `restart`, when the gateway is started anew. Several processes are
+Some settings were renamed. Their former names work in release 0.2, with a warning, and are refused from
+release {removed_in}: {renamed}.
+
+The column *changes* says when a new value takes effect in a gateway that
+[reloads](operations.md#new-settings-for-a-running-gateway) its configuration: `live`, at once; `listeners`,
+at once, by reopening the listeners; `restart`, after a restart. A gateway with several processes is
 [renewed](workers.md) instead, with all settings but `share_broker`.
 """
 
-_SAMPLE_HEAD = """# Every setting of popgate with its default. Take away the # of those you change.
+_SAMPLE_HEAD = """# Every setting of popgate with its default. Uncomment those you change.
 # Generated from proxy/config/settings.py by `python -m proxy.pages.reference`; a test proves it current.
 
 """

@@ -12,7 +12,7 @@ from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect
-from proxy.reload.reloader import Outcome, Standing
+from proxy.reload.reloader import Outcome, ReloadState
 from proxy.reload.settings_process import LONGEST_S, read_anew
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class CrewReloads:
     def __repr__(self) -> str:
         return f"<CrewReloads of {self._membership!r}>"
 
-    def standing(self) -> Standing:
+    def standing(self) -> ReloadState:
         state = self._membership.roster.reload
         reason = state.get("reason", "")
-        return Standing(state.get("at_ms", 0), not reason, reason)
+        return ReloadState(state.get("at_ms", 0), not reason, reason)
 
     async def look(self) -> list[Change]:
         async with self._lock:

@@ -49,15 +49,15 @@ _RESTART = """
     broker share_broker data workers durability admin faults advertised.address
     api.max_request_bytes api.max_wait_s
     embedded.name embedded.sync_interval_s embedded.write_buffer_bytes embedded.cache_bytes
-    embedded.keep_free_bytes embedded.backup_folder embedded.max_in_flight embedded.max_ordered_window
-    embedded.repeat_window_s embedded.max_known_sends
+    embedded.min_free_disk_bytes embedded.backup_folder embedded.max_in_flight embedded.max_ordered_window
+    embedded.dedup_window_s embedded.dedup_max_ids
     remote.access_key remote.secret_key remote.secret_key_file remote.tls remote.ca_file remote.cert_file
     remote.key_file remote.verify remote.server_name remote.connect_timeout_s remote.request_timeout_s
     remote.probe_s remote.ready_needs_brokers remote.heartbeat_s remote.reconnect_s remote.max_links
     remote.transaction_key remote.transaction_key_file remote.transaction_key_before
     remote.transaction_key_before_file remote.transaction_check_s remote.route_refresh_s
     remote.name_refresh_s remote.zone remote.zone_only
-    shared.secret shared.secret_file shared.max_guests shared.connect_timeout_s shared.start_patience_s
+    shared.secret shared.secret_file shared.max_guests shared.connect_timeout_s shared.startup_timeout_s
     shared.request_timeout_s shared.probe_s shared.reconnect_s
     limits.max_delay_s
     lite.max_subscriptions lite.max_topics

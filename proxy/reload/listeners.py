@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from popgate.clock import Clock
-from protocols.adapter import Adapter, House, Listen, parse_listen
+from protocols.adapter import Adapter, AdapterContext, Listen, parse_listen
 from protocols.schemes import listens_by_itself, load_for, make_adapter
 from protocols.secured import HandedOver
 from proxy.lifetime.deadline import DOORS_PART, closing_s, lame_duck_s
@@ -24,7 +24,7 @@ class Door:
 
     url: str
     adapter: Adapter
-    house: House
+    adapter_context: AdapterContext
     """That it was opened for."""
     outdated: bool = False
     """Whether it should have been opened anew, and could not be."""
@@ -38,7 +38,7 @@ class Turnover:
     listeners stay as they were.
     """
 
-    house: House
+    adapter_context: AdapterContext
     kept: list[Door] = field(default_factory=list)
     opened: list[Door] = field(default_factory=list)
     replaced: list[Door] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Leaving:
+class _ClosingListener:
     door: Door
     at_once: asyncio.Event
     """Set when it is to serve on no longer, and to drain."""
@@ -72,11 +72,13 @@ class _Leaving:
 class Listeners:
     """Of one process. Raises ValueError for an address that is none."""
 
-    def __init__(self, urls: Iterable[str], house: House, clock: Clock) -> None:
-        self.house = house
+    def __init__(self, urls: Iterable[str], adapter_context: AdapterContext, clock: Clock) -> None:
+        self.adapter_context = adapter_context
         self._clock = clock
-        self._doors = [Door(url, make_adapter(parse_listen(url), house), house) for url in urls]
-        self._leaving: dict[Adapter, _Leaving] = {}
+        self._doors = [
+            Door(url, make_adapter(parse_listen(url), adapter_context), adapter_context) for url in urls
+        ]
+        self._leaving: dict[Adapter, _ClosingListener] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -87,14 +89,16 @@ class Listeners:
         """Those that serve."""
         return [door.adapter for door in self._doors]
 
-    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
-        """Open new listeners. `anew`: all listeners are reopened at their ports, for another house.
+    async def prepare(
+        self, urls: Sequence[str], adapter_context: AdapterContext, *, anew: bool, drain_s: float
+    ) -> Turnover:
+        """Open new listeners. `anew`: all listeners are reopened at their ports, for another adapter context.
 
         Raises OSError and ValueError with a sentence: nothing has changed, except that connections which new
         listeners have accepted are served there for `drain_s` at most.
         """
         wanted = self._match(urls, anew=anew)
-        turnover = Turnover(house)
+        turnover = Turnover(adapter_context)
         adapters: dict[int, Adapter] = {}
         handed: list[HandedOver] = []
         starting: Adapter | None = None
@@ -112,12 +116,12 @@ class Listeners:
                         wish.kept = wish.before
                         continue
                     wish.before, copies = None, []  # as if nothing were there: the system says what is
-                starting = self._make(wish.listen, house, copies, handed)
+                starting = self._make(wish.listen, adapter_context, copies, handed)
                 await starting.start()
                 adapters[number], starting = starting, None
         except BaseException:
             for number, adapter in adapters.items():
-                self._retire(Door(wanted[number].url, adapter, house), 0.0, drain_s, undone=True)
+                self._retire(Door(wanted[number].url, adapter, adapter_context), 0.0, drain_s, undone=True)
             await self._close_now(starting, handed)
             raise
         for number, wish in enumerate(wanted):
@@ -125,13 +129,13 @@ class Listeners:
                 turnover.kept.append(wish.kept)
                 turnover.doors.append(wish.kept)
                 # Not any more where the settings are again those that it was opened for.
-                outdated = wish.kept.house != house if anew else wish.kept.outdated
+                outdated = wish.kept.adapter_context != adapter_context if anew else wish.kept.outdated
                 if outdated:
                     turnover.outdated.append(wish.kept)
                 if outdated or wish.kept.url != wish.url:
                     turnover.fixed.append(wish.url)
                 continue
-            opened = Door(wish.url, adapters[number], house)
+            opened = Door(wish.url, adapters[number], adapter_context)
             turnover.opened.append(opened)
             turnover.doors.append(opened)
             if wish.before is not None:
@@ -149,7 +153,7 @@ class Listeners:
         """From now on those serve. Those whose place was taken drain at once, those that were removed as a
         gateway does that ends: for `lame_s` they first serve on."""
         self._doors = turnover.doors
-        self.house = turnover.house
+        self.adapter_context = turnover.adapter_context
         for door in turnover.kept:
             door.outdated = any(door is other for other in turnover.outdated)
         for door in turnover.replaced:
@@ -203,13 +207,17 @@ class Listeners:
         return wanted
 
     def _make(
-        self, listen: Listen, house: House, copies: list[socket.socket], handed: list[HandedOver]
+        self,
+        listen: Listen,
+        adapter_context: AdapterContext,
+        copies: list[socket.socket],
+        handed: list[HandedOver],
     ) -> Adapter:
         if copies:
             listener = HandedOver(copies)
             handed.append(listener)
-            house = replace(house, accepting=lambda _: listener)
-        return make_adapter(listen, house)
+            adapter_context = replace(adapter_context, accepting=lambda _: listener)
+        return make_adapter(listen, adapter_context)
 
     async def _close_now(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
         """Close at once, even if the caller is cancelled. `adapter`: one that did not start."""
@@ -234,7 +242,7 @@ class Listeners:
             return
         at_once = asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._drain(adapter, at_once, lame_s, drain_s))
-        self._leaving[adapter] = _Leaving(door, at_once, task, undone)
+        self._leaving[adapter] = _ClosingListener(door, at_once, task, undone)
         task.add_done_callback(partial(self._gone, adapter))
 
     def _gone(self, adapter: Adapter, task: asyncio.Task[None]) -> None:

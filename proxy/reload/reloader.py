@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from popgate.clock import Clock
 from popgate.errors import GatewayError
 from processors.adjust import adjust
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled
-from proxy.config.mapping import house_values, limits_values, new_group
+from proxy.config.mapping import context_values, limits_values, new_group
 from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect, effect_of
@@ -73,11 +73,11 @@ class Reloads(Protocol):
         """The changes that a reload would make. Raises SettingsWrong."""
         ...
 
-    def standing(self) -> Standing: ...
+    def standing(self) -> ReloadState: ...
 
 
 @dataclass(slots=True)
-class Standing:
+class ReloadState:
     """How the last reload ended; of a gateway that has only started, its start. `at_ms` is of the last good
     one."""
 
@@ -137,14 +137,14 @@ class Reloader:
         self._listeners = listeners
         self.read = read
         self._lock = asyncio.Lock()
-        self._standing = Standing(gateway.clock.now_ms())
+        self._standing = ReloadState(gateway.clock.now_ms())
         self._asked: asyncio.Task[None] | None = None
         self._again = False
 
     def __repr__(self) -> str:
         return f"<Reloader {'good' if self._standing.successful else 'failed'}>"
 
-    def standing(self) -> Standing:
+    def standing(self) -> ReloadState:
         return self._standing
 
     def ask(self) -> None:
@@ -211,7 +211,7 @@ class Reloader:
         # From here on nothing fails.
         self._listeners.commit(turnover, lame_s=gateway.lame_duck_s, drain_s=gateway.drain_s)
         gateway.doors = self._listeners.adapters
-        gateway.certificate = turnover.house.certificate
+        gateway.certificate = turnover.adapter_context.certificate
         return self._done(differences, turnover)
 
     def _apply(self, settings: Settled, limits: Limits, names: Sequence[str]) -> None:
@@ -228,29 +228,33 @@ class Reloader:
 
     async def _turnover(self, settings: Settings, names: frozenset[str]) -> Turnover:
         """New listeners, open. Whatever it raises: none accepts."""
-        urls, house = door_urls(settings), self._listeners.house
+        urls, adapter_context = door_urls(settings), self._listeners.adapter_context
         anew = {name for name in names if _is_of_listeners(name)} - _OF_ADDRESSES
         if anew or names & _OF_ADDRESSES:
-            house = replace(
-                house, **house_values(settings), certificate=await self._certificate(settings, house, names)
+            adapter_context = replace(
+                adapter_context,
+                **context_values(settings),
+                certificate=await self._certificate(settings, adapter_context, names),
             )
-        return await self._listeners.prepare(urls, house, anew=bool(anew), drain_s=self._gateway.drain_s)
+        return await self._listeners.prepare(
+            urls, adapter_context, anew=bool(anew), drain_s=self._gateway.drain_s
+        )
 
     async def _certificate(
-        self, settings: Settings, house: House, names: frozenset[str]
+        self, settings: Settings, adapter_context: AdapterContext, names: frozenset[str]
     ) -> Certificate | None:
         """The one that is watched already, unless other files are meant."""
         listens = [parse_listen(url) for url in door_urls(settings)]
         made = certificate(settings, listens)
-        if made is None or (house.certificate is not None and not names & _OF_CERTIFICATE):
-            return house.certificate if made is not None else None
+        if made is None or (adapter_context.certificate is not None and not names & _OF_CERTIFICATE):
+            return adapter_context.certificate if made is not None else None
         await asyncio.to_thread(made.open)
         return made
 
     def _done(self, differences: list[Change], turnover: Turnover) -> Outcome:
         waiting = [change.name for change in differences if change.effect is Effect.RESTART]
         waiting += [f"listen: {url}" for url in turnover.fixed]
-        self._standing = Standing(self._gateway.clock.now_ms(), waiting=waiting)
+        self._standing = ReloadState(self._gateway.clock.now_ms(), waiting=waiting)
         taken = [change.name for change in differences if change.effect is not Effect.RESTART]
         _log.info("settings reloaded", changed=taken, listening=self._gateway.addresses)
         if waiting:

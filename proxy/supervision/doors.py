@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
 from protocols.adapter import Listen, joined, mode_of, parse_listen
 from protocols.schemes import listens_by_itself
-from proxy.supervision.poll_loop import READ, Turning
+from proxy.supervision.poll_loop import READ, PollLoop
 from proxy.workers.crew import ADMIN, Door
 
 _BACKLOG = 4096
@@ -39,7 +39,7 @@ class _Bound:
 class Doors:
     """All that is listened at. Of doors that must listen by themselves the ports are only held here."""
 
-    def __init__(self, turning: Turning, hand: Hand) -> None:
+    def __init__(self, turning: PollLoop, hand: Hand) -> None:
         self._turning = turning
         self._hand = hand
         self._bound: dict[int, _Bound] = {}

@@ -15,10 +15,10 @@ from proxy.supervision.work import work
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings
-    from proxy.supervision.replacement import Staying
+    from proxy.supervision.replacement import SupervisorState
 
 
-def supervise(settings: Settings, workers: int, staying: Staying | None) -> None:
+def supervise(settings: Settings, workers: int, staying: SupervisorState | None) -> None:
     """Serve with `workers` processes until a signal. Raises CannotStart, SettingsWrong."""
     set_up_logs(settings.log)
     allow_many_files()

@@ -28,7 +28,7 @@ class Appointment:
         self.work = None
 
 
-class Turning:
+class PollLoop:
     """Calls back, until `over` is set."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.logs import logger
-from proxy.supervision.poll_loop import READ, WRITE, Turning
-from proxy.supervision.replacement import SIGNALS, Staying
+from proxy.supervision.poll_loop import READ, WRITE, PollLoop
+from proxy.supervision.replacement import SIGNALS, SupervisorState
 from proxy.workers import counts
 from proxy.workers.channel import Channel
 from proxy.workers.crew import ADMIN, Member, Post, Role, Stage, choose, choose_for_admin, state_of
@@ -55,8 +55,8 @@ class Processes:
 
     def __init__(
         self,
-        turning: Turning,
-        staying: Staying,
+        turning: PollLoop,
+        staying: SupervisorState,
         drain_s: float,
         *,
         changed: Callable[[], None],

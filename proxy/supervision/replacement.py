@@ -39,7 +39,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclass(slots=True)
-class Staying:
+class SupervisorState:
     """The state that survives the re-execution."""
 
     folder: Path
@@ -56,12 +56,12 @@ class Staying:
     doors: list[tuple[Door, list[int]]] = field(default_factory=list)
 
     @staticmethod
-    def first() -> Staying:
+    def first() -> SupervisorState:
         """The state of the first supervisor. Raises OSError."""
         # Paths of sockets are short: not every folder for temporary files will do.
         place = tempfile.gettempdir()
         short = place if len(place.encode()) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
-        return Staying(Path(tempfile.mkdtemp(prefix="popgate-", dir=short)), secrets.token_bytes(32))
+        return SupervisorState(Path(tempfile.mkdtemp(prefix="popgate-", dir=short)), secrets.token_bytes(32))
 
     def note_reload(self, reason: str = "") -> None:
         """How a reload ended; without a reason it was good."""
@@ -73,7 +73,7 @@ class Staying:
         return self.number
 
 
-def load_anew(staying: Staying, doors: Doors) -> NoReturn:
+def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
     """Become the program that the same command line starts now. Raises OSError: all is as it was."""
     held = doors.sockets()
     state = {
@@ -122,7 +122,7 @@ def settings_left() -> Settings | None:
     return cast("Settings", settings)
 
 
-def stayed() -> Staying | None:
+def stayed() -> SupervisorState | None:
     """The state that an earlier program of this process left; None: it is the first one."""
     folder = os.environ.pop(VARIABLE, "")
     if not folder:
@@ -130,7 +130,7 @@ def stayed() -> Staying | None:
     file = Path(folder) / _FILE
     state = json.loads(file.read_text("utf-8"))
     file.unlink()
-    return Staying(
+    return SupervisorState(
         folder=Path(folder),
         secret=bytes.fromhex(state["secret"]),
         generation=state["generation"],

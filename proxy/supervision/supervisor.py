@@ -17,9 +17,9 @@ from proxy.lifetime.deadline import closing_s, lame_duck_s
 from proxy.lifetime.terminal import Terminal
 from proxy.logs import logger
 from proxy.supervision.doors import Doors, with_options
-from proxy.supervision.poll_loop import Appointment, Turning
+from proxy.supervision.poll_loop import Appointment, PollLoop
 from proxy.supervision.processes import Forked, Processes
-from proxy.supervision.replacement import SIGNALS, Staying, load_anew
+from proxy.supervision.replacement import SIGNALS, SupervisorState, load_anew
 from proxy.supervision.trial_process import bind_anew, kill_trial, spawn_trial, why_failed
 from proxy.tls.door_tls import door_urls
 from proxy.workers.channel import Channel
@@ -40,13 +40,13 @@ _CUT_S = 5.0
 class Supervisor:
     """The supervisor of `workers` processes. `staying`: the state from before the program was re-executed."""
 
-    def __init__(self, settings: Settings, workers: int, staying: Staying | None = None) -> None:
+    def __init__(self, settings: Settings, workers: int, staying: SupervisorState | None = None) -> None:
         self._settings = settings
         self._wanted = workers
         self._hosts = settings.broker.startswith("embedded:")
         self._told_ready = staying is not None
-        self._staying = staying = staying if staying is not None else Staying.first()
-        self._turning = Turning()
+        self._staying = staying = staying if staying is not None else SupervisorState.first()
+        self._turning = PollLoop()
         self._processes = Processes(
             self._turning,
             staying,

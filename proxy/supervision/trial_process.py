@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from proxy.config.handover import TRIAL
 from proxy.reload.settings_process import reason_told
 from proxy.supervision.doors import Doors, with_options
-from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.supervision.replacement import SETTINGS, SupervisorState
 from proxy.tls.door_tls import door_urls
 from proxy.workers.crew import ADMIN, end_told
 
@@ -58,7 +58,7 @@ def why_failed(folder: Path, status: int) -> str:
     return reason_told(said.decode(errors="replace"), end_told(status))
 
 
-def bind_anew(doors: Doors, staying: Staying) -> str:
+def bind_anew(doors: Doors, staying: SupervisorState) -> str:
     """Take the addresses that the settings name now and that are not held yet; why not, or nothing.
 
     After a failure none of them is held, and the settings are gone.
@@ -89,7 +89,7 @@ def bind_anew(doors: Doors, staying: Staying) -> str:
     return ""
 
 
-def _try_admin(doors: Doors, staying: Staying, url: str) -> None:
+def _try_admin(doors: Doors, staying: SupervisorState, url: str) -> None:
     """Raises OSError for an address of the admin port that cannot be had."""
     held = doors.sockets().get(ADMIN)
     if url in ("", "off") or (held is not None and with_options(held[0], url) is not None):

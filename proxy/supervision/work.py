@@ -16,7 +16,7 @@ from protocols.adapter import Listen
 from proxy.app import App, CannotStart, build
 from proxy.config.error import SettingsWrong
 from proxy.garbage_collection import serve_long
-from proxy.lifetime.end_signals import Ending
+from proxy.lifetime.end_signals import EndSignals
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.running import loop_factory
 from proxy.supervision.replacement import SIGNALS
@@ -82,7 +82,7 @@ def _url(listen: Listen) -> str:
 async def _serve(app: App, membership: Membership) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(loop_trouble)
-    ending = Ending(loop)
+    ending = EndSignals(loop)
     membership.attach(loop, ending)
     asked: float | None = None
 

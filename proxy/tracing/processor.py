@@ -49,7 +49,7 @@ class TracedProcessor(MessagingProcessor):
         policies: Policies,
         observer: Observer,
     ) -> None:
-        stored = cast(Broker, _Storing(broker, spans))
+        stored = cast(Broker, _TracedStore(broker, spans))
         super().__init__(stored, clock=clock, limits=limits, policies=policies, observer=observer)
         # What is forwarded in one piece cannot carry on the context of a span.
         self.batches = BatchForwarder(None, self._routing, clock, limits, observer, self._admit)
@@ -188,7 +188,7 @@ class TracedProcessor(MessagingProcessor):
             self._spans.link_later(span, find)
 
 
-class _Storing:
+class _TracedStore:
     """A broker with a span around each send; everything else is delegated, also what `capability` returns."""
 
     def __init__(self, broker: Broker, spans: Spans) -> None:

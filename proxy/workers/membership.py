@@ -16,7 +16,7 @@ from aiohttp import web
 
 from protocols.adapter import Listen
 from protocols.handed_connections import Adopt
-from proxy.lifetime.end_signals import Ending
+from proxy.lifetime.end_signals import EndSignals
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.merged_scrapes import lasting
@@ -119,7 +119,7 @@ class Membership:
         self._adopt_admin: Callable[[socket.socket], None] | None = None
         self._left_admin = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending: Ending | None = None
+        self._ending: EndSignals | None = None
         self._closed = 0
         self._took = 0
         """The number of the last received connection, until it is reported."""
@@ -185,7 +185,7 @@ class Membership:
 
     # -- the supervisor ---------------------------------------------------------------------------
 
-    def attach(self, loop: asyncio.AbstractEventLoop, ending: Ending) -> None:
+    def attach(self, loop: asyncio.AbstractEventLoop, ending: EndSignals) -> None:
         self._loop, self._ending = loop, ending
         loop.add_reader(self.post.channel.fileno(), self._hear)
 
@@ -230,7 +230,7 @@ class Membership:
             _log.error("the supervisor is gone: this process drains and ends")
             self._ending.begin()
 
-    def _heard(self, ending: Ending, message: dict[str, Any], descriptor: int) -> None:
+    def _heard(self, ending: EndSignals, message: dict[str, Any], descriptor: int) -> None:
         if "door" in message:
             self._take(message["door"], message.get("number", 0), descriptor)
         elif "alive" in message:

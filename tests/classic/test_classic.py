@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.classic.switches import causes_of, lines_of
+
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
@@ -441,12 +443,17 @@ def test_late_send_back(facts: Any) -> None:
 
 
 def test_switches(facts: Any) -> None:
+    """What comes twice has a cause; the counts are printed."""
     assert not facts.of("gave up waiting")
     assert all(one["so"] for one in facts.of("mapped") + facts.of("pulled"))
     assert (len(facts.of("mapped")), len(facts.of("pulled"))) == (4, 2)
     [told] = facts.of("switched")
     assert told["direct"] > 0
     assert told["came"] == told["sent"]
+    causes, unexplained = causes_of(facts)
+    print(f"{told['sent']} sent, {told['direct']} of them direct, came again: {dict(causes)}")
+    assert told["deliveries"] - told["came"] == causes.total() + len(unexplained)
+    assert not unexplained, "\n".join(lines_of(unexplained, facts))
 
 
 # the table

@@ -58,6 +58,16 @@ def topics_at(address: str) -> dict[str, object]:
     return dict(told["topicConfigTable"])
 
 
+def slave_is_current(cluster: RocketMQ, broker: str) -> bool:
+    """Whether the slaves know every topic of their master: they ask for them every 10 s.
+
+    Raises OSError, PeerWireError.
+    """
+    known = addresses_known(cluster.addresses[0]).get(broker, {})
+    topics = [topics_at(address).keys() for _, address in sorted(known.items())]
+    return len(topics) > 1 and all(topics[0] <= other for other in topics[1:])
+
+
 def end_of(address: str, broker: str, topic: str) -> int:
     """How many messages of a topic a broker has stored, in all of its queues."""
     total = 0
@@ -84,6 +94,14 @@ def configure(server: JavaServer, **settings: str) -> None:
 def register_now(server: JavaServer) -> None:
     """Have a broker tell the name servers of itself, which it does else every 10 s."""
     configure(server, brokerPermission="6")  # as shipped; whoever is given one registers with it
+
+
+async def chosen(cluster: RocketMQ, dead: JavaServer) -> bool:
+    """Whether a name server tells of another master; that is RocketMQ's own work."""
+    try:
+        return await asyncio.to_thread(cluster.master) is not dead
+    except KeyError:
+        return False
 
 
 async def comes_back(cluster: RocketMQ, name: str, records: Records, cause: str) -> None:

@@ -46,6 +46,10 @@ def _controlled() -> RocketMQ:
     return RocketMQ(brokers=replicas("broker-a"), controllers=True, options=_SMALL)
 
 
+def _three_controllers() -> RocketMQ:
+    return RocketMQ(name_servers=3, brokers=replicas("broker-a"), controllers=True, options=_SMALL)
+
+
 def _with_account() -> dict[str, str]:
     """Settings of a broker that serves nobody but who has an account; the first is an administrator's."""
     account = {"accessKey": ACCOUNT[0], "secretKey": ACCOUNT[1]}
@@ -59,8 +63,8 @@ def _with_account() -> dict[str, str]:
     }
 
 
-def _ruled() -> RocketMQ:
-    """One broker that also decides what each account may do."""
+def _ruled(*brokers: str) -> RocketMQ:
+    """Brokers, one unless they are named, that also decide what each account may do."""
     provider = "org.apache.rocketmq.auth.authorization.provider"
     rules = {
         "authorizationEnabled": "true",
@@ -68,7 +72,12 @@ def _ruled() -> RocketMQ:
         "authorizationMetadataProvider": f"{provider}.LocalAuthorizationMetadataProvider",
         "recallMessageEnable": "true",
     }
-    return RocketMQ(settings=_with_account() | rules, options=_SMALL)
+    plans = tuple(BrokerPlan(name) for name in brokers or ("broker-a",))
+    return RocketMQ(brokers=plans, settings=_with_account() | rules, options=_SMALL)
+
+
+def _ruled_two() -> RocketMQ:
+    return _ruled("broker-a", "broker-b")
 
 
 def _guarded(papers: Papers) -> RocketMQ:
@@ -145,6 +154,12 @@ def controlled_cluster(clusters: Clusters) -> RocketMQ:
     return clusters.of(_controlled)
 
 
+@pytest.fixture
+def three_controllers_cluster(clusters: Clusters) -> RocketMQ:
+    """As `controlled_cluster`, with three name servers, each with a controller."""
+    return clusters.of(_three_controllers)
+
+
 @pytest.fixture(scope="session")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     """The authority that the servers of the guarded cluster have their certificate of."""
@@ -166,6 +181,12 @@ def guarded_cluster(clusters: Clusters, guarded: Callable[[], RocketMQ]) -> Rock
 def ruled_cluster(clusters: Clusters) -> RocketMQ:
     """A broker that decides what each account may do; it has one, which may do everything, and no topics."""
     return clusters.of(_ruled, ())
+
+
+@pytest.fixture
+def ruled_two_cluster(clusters: Clusters) -> RocketMQ:
+    """As `ruled_cluster`, with two brokers."""
+    return clusters.of(_ruled_two, ())
 
 
 @pytest.fixture

@@ -108,6 +108,22 @@ async def test_a_certificate_is_believed_by_its_authority_and_its_name_and_by_bo
             await asyncio.to_thread(refused.start)
 
 
+async def test_the_certificate_that_a_rocketmq_makes_up_for_itself(
+    ruled_cluster: RocketMQ, tmp_path: Path
+) -> None:
+    """As shipped, without any setting of TLS, it has one that nobody vouches for."""
+    strict = options(ruled_cluster, *SIGNED, "remote.tls=true")
+    refused = GatewayProcess(tmp_path, options=strict, environment=PATIENT)
+    with pytest.raises(GatewayDidNotStart, match="its certificate is not believed"):
+        await asyncio.to_thread(refused.start)
+    async with gateway_of(ruled_cluster, *SIGNED, *TLS) as gateway, client_of(gateway) as client:
+        await made(gateway, "self-signed")
+        assert (await client.send("self-signed", "hello")).status.code == Code.OK
+        message = await one_of(client, "self-signed")
+        assert message.body == b"hello"
+        await acknowledge(client, "self-signed", message)
+
+
 async def test_redeliveries_of_retry_topics_of_the_second_kind_are_finished(
     guarded_cluster: RocketMQ,
 ) -> None:

@@ -8,26 +8,21 @@ import functools
 import itertools
 import json
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from popgate.testing import GatewayProcess, running_gateway
+from popgate.testing import GatewayProcess
 from popgate.testing.rocketmq import RocketMQ
-from popgate.testing.rocketmq.requests import addresses_known, ask
-from popgate.wire.bodies.access import AccessEntry, AccessPolicy, AclInfo, UserInfo
-from popgate.wire.frames.codes import RequestCode, ResponseCode
-from popgate.wire.frames.signature import sign
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from tests.cluster.brokers import ACCOUNT
 from tests.cluster.calls import made, receive
-from tests.cluster.load import PATIENT, Client, Code, until
+from tests.cluster.load import Client, until
+from tests.cluster.rights import SECRET, add_user, asked_of, gateway_of, refusal_of, response_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -35,7 +30,6 @@ NAME = "ruled"
 """Of a topic and a group that clients use."""
 MADE = "made-"
 """Names of topics and groups that operators create and delete begin so."""
-SECRET = "a-secret"
 
 TOPIC, GROUP, TOOLS = f"Topic:{NAME}", f"Group:{NAME}", "Group:TOOLS_CONSUMER"
 MADE_TOPICS, MADE_GROUPS, LETTERS = f"Topic:{MADE}*", f"Group:{MADE}*", f"Topic:%DLQ%{NAME}"
@@ -65,32 +59,9 @@ ALTERNATIVES = sorted({need for needs in NEEDED.values() for need in needs})
 RIGHTS = sorted({(resource, action) for resource, *actions in ALTERNATIVES for action in actions})
 
 
-def signed(address: str, code: int, fields: Mapping[str, str], body: bytes) -> None:
-    response = ask(address, code, {**fields, **sign(fields, body, *ACCOUNT)}, body)
-    assert response.code == ResponseCode.SUCCESS, response.remark
-
-
-def add_user(cluster: RocketMQ, name: str, rights: Iterable[tuple[str, str]]) -> None:
-    """An account with these rights: pairs of a resource and an action."""
-    address = addresses_known(cluster.addresses[0])["broker-a"][0]
-    subject = f"User:{name}"
-    actions: dict[str, list[str]] = {}
-    for resource, action in rights:
-        actions.setdefault(resource, []).append(action)
-    entries = tuple(
-        AccessEntry(resource, tuple(allowed), (), "Allow") for resource, allowed in actions.items()
-    )
-    user = UserInfo(name, SECRET, "Normal", "enable")
-    signed(address, RequestCode.AUTH_CREATE_USER, {"username": name}, user.encode())
-    acl = AclInfo(subject, (AccessPolicy("Custom", entries),))
-    signed(address, RequestCode.AUTH_CREATE_ACL, {"subject": subject}, acl.encode())
-
-
 @contextlib.asynccontextmanager
-async def gateway_of(cluster: RocketMQ, name: str, secret: str) -> AsyncIterator[Site]:
-    account = ("--set", f"remote.access_key={name}", "--set", f"remote.secret_key={secret}")
-    options = ("--broker", cluster.url, *account)
-    async with running_gateway(options=options, environment=PATIENT) as gateway:
+async def site_of(cluster: RocketMQ, name: str, secret: str) -> AsyncIterator[Site]:
+    async with gateway_of(cluster, name, secret) as gateway:
         site = Site(gateway)
         try:
             yield site
@@ -107,9 +78,9 @@ class Site:
 
     async def outcomes(self, administrator: Site, number: int) -> dict[str, str]:
         """Why each operation was refused, by its name. `number` must be new in each call."""
-        post = functools.partial(self._admin, "POST")
-        get = functools.partial(self._admin, "GET")
-        delete = functools.partial(self._admin, "DELETE")
+        post = functools.partial(asked_of, self.gateway, "POST")
+        get = functools.partial(asked_of, self.gateway, "GET")
+        delete = functools.partial(asked_of, self.gateway, "DELETE")
         old, new = f"{MADE}{number}-old", f"{MADE}{number}-new"
         await made(administrator.gateway, old)
         operations: dict[str, Callable[[], Awaitable[str]]] = {
@@ -134,12 +105,12 @@ class Site:
         return {name: await operation() for name, operation in operations.items()}
 
     async def _route(self) -> str:
-        return _refusal((await self.client.route(NAME)).status)
+        return refusal_of((await self.client.route(NAME)).status)
 
     async def _send(self, **system: Any) -> str:
         response = await self.client.send(NAME, "hello", **system)
         self.sent = response.entries[0] if response.entries else None
-        return _refusal(response.status)
+        return refusal_of(response.status)
 
     async def _transaction(self) -> str:
         refusal = await self._send(message_type=pb.TRANSACTION)
@@ -168,7 +139,7 @@ class Site:
 
         async def poll() -> list[pb.Message] | str:
             messages, status = await self.client.stream("ReceiveMessage", receive(NAME, wait_s=5))
-            return messages or _refusal(status)
+            return messages or refusal_of(status)
 
         received = await until(poll)
         return received if isinstance(received, str) else await settle(received[0].system_properties)
@@ -184,7 +155,7 @@ class Site:
             invisible_duration=Duration(seconds=100),
         )
         changed = await self.client.call("ChangeInvisibleDuration", change)
-        if refusal := _refusal(changed.status):
+        if refusal := refusal_of(changed.status):
             return refusal
         entry = rpc.AckMessageEntry(message_id=message.message_id, receipt_handle=changed.receipt_handle)
         return await self._call(
@@ -205,7 +176,7 @@ class Site:
 
     async def _pull(self) -> str:
         request = rpc.PullMessageRequest(group=pb.Resource(name=NAME), message_queue=_QUEUE, batch_size=4)
-        return _refusal((await self.client.stream("PullMessage", request))[1])
+        return refusal_of((await self.client.stream("PullMessage", request))[1])
 
     async def _positions(self) -> str:
         group = pb.Resource(name=NAME)
@@ -218,40 +189,15 @@ class Site:
         return next(filter(None, refusals), "")
 
     async def _call(self, name: str, request: Any) -> str:
-        return _refusal((await self.client.call(name, request)).status)
+        return refusal_of((await self.client.call(name, request)).status)
 
     async def _settings(self) -> str:
         """Of the brokers, for `popgate doctor`."""
-        (broker,) = json.loads(await self._response("GET", "cluster"))["brokers"]
+        (broker,) = json.loads(await response_of(self.gateway, "GET", "cluster"))["brokers"]
         return str(broker["settings_trouble"])
-
-    async def _admin(self, method: str, path: str, body: object = None) -> str:
-        try:
-            await self._response(method, path, body)
-        except urllib.error.HTTPError as error:
-            with error:
-                return str(json.loads(error.read())["message"])
-        return ""
-
-    async def _response(self, method: str, path: str, body: object = None) -> bytes:
-        """Raises HTTPError."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        request = urllib.request.Request(f"{self.gateway.admin}/api/{path}", data, headers, method=method)
-
-        def read() -> bytes:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                content: bytes = response.read()
-            return content
-
-        return await asyncio.to_thread(read)
 
 
 _QUEUE = pb.MessageQueue(topic=pb.Resource(name=NAME), id=0, broker=pb.Broker(name="broker-a"))
-
-
-def _refusal(status: pb.Status) -> str:
-    return "" if status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) else str(status.message)
 
 
 def complaints(outcomes: Mapping[str, str], user: str, missing: tuple[str, ...]) -> list[str]:
@@ -271,14 +217,14 @@ async def test_the_listed_rights_suffice_and_each_is_needed(ruled_cluster: Rocke
     """An account with all of them may do everything; without one exactly what needs it is refused."""
     numbers = itertools.count()
     wrong = []
-    async with gateway_of(ruled_cluster, *ACCOUNT) as administrator:
+    async with site_of(ruled_cluster, *ACCOUNT) as administrator:
         await made(administrator.gateway, NAME)
         for missing in ((), *sorted({*RIGHTS, *ALTERNATIVES})):
             number = next(numbers)
             user = f"user-{number}"
             rights = [(name, action) for name, action in RIGHTS if not {name, action} <= set(missing)]
             await asyncio.to_thread(add_user, ruled_cluster, user, rights)
-            async with gateway_of(ruled_cluster, user, SECRET) as site:
+            async with site_of(ruled_cluster, user, SECRET) as site:
                 outcomes = await site.outcomes(administrator, number)
             print("without", missing, {name: refusal for name, refusal in outcomes.items() if refusal})
             wrong += complaints(outcomes, user, missing)

@@ -240,7 +240,7 @@ _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded-sync": lambda path: EmbeddedSite(path, Durability.SYNC, movable=True),
     "embedded-none": lambda path: EmbeddedSite(path, Durability.NONE, movable=True),
     "embedded-repeats-unknown": lambda path: EmbeddedSite(
-        path, Durability.INTERVAL, movable=True, repeat_window_ms=0
+        path, Durability.INTERVAL, movable=True, dedup_window_ms=0
     ),
     "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
     "shared": lambda path: SharedSite(path, Durability.INTERVAL, movable=True),

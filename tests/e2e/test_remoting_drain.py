@@ -130,7 +130,7 @@ async def test_producers_of_any_age_go_to_the_other_gateway_and_lose_nothing(
         options=(
             *("--broker", f"popgate+unix:{shared}", "--workers", "1", "--set", "stopping.drain_s=5"),
             # No call may fail while the host, or the machine, stands still.
-            *("--set", "shared.start_patience_s=100", "--set", "shared.request_timeout_s=50"),
+            *("--set", "shared.startup_timeout_s=100", "--set", "shared.request_timeout_s=50"),
         ),
     )
     try:

@@ -96,7 +96,7 @@ class Town:
 
     def guests(self, count: int, request_timeout_s: int = 50) -> list[Gateway]:
         """As shipped they wait 10 s for their host, as long as a busy machine may stand still."""
-        times = {"start_patience_s": 100, "request_timeout_s": request_timeout_s}
+        times = {"startup_timeout_s": 100, "request_timeout_s": request_timeout_s}
         patient = [word for name, value in times.items() for word in ("--set", f"shared.{name}={value}")]
         for most in ("limits.max_wait_s", "api.max_wait_s"):
             patient += ["--set", f"{most}={POLL_MS // 1000}"]

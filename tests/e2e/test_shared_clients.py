@@ -43,7 +43,7 @@ LONGEST_S = 2 * PATIENCE_S
 """For processes that start one after the other, and clients that become known to each of them."""
 PATIENT = [
     word
-    for name, value in {"start_patience_s": 100, "request_timeout_s": 50}.items()
+    for name, value in {"startup_timeout_s": 100, "request_timeout_s": 50}.items()
     for word in ("--set", f"shared.{name}={value}")
 ]
 QUEUE = MessageQueue("orders", "broker", 0)
@@ -81,12 +81,12 @@ class Member:
         return answer.body
 
 
-async def join(gateway: GatewayProcess, name: str) -> Member:
+async def join(gateway: GatewayProcess, name: str, topic: str = "orders", group: str = "readers") -> Member:
     address = next(one for one in gateway.addresses if one.startswith("remoting://"))
     connection = await RemotingClient.connect("127.0.0.1", int(address.rpartition(":")[2]))
     member = Member(name, connection)
-    subscription = SubscriptionData("orders", "*", version=17)
-    consumers = (ConsumerData("readers", (subscription,)),)
+    subscription = SubscriptionData(topic, "*", version=17)
+    consumers = (ConsumerData(group, (subscription,)),)
     answer = await member.call(
         RequestCode.HEART_BEAT, body=HeartbeatData(name, ("makers",), consumers).encode()
     )

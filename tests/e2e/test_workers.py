@@ -358,7 +358,7 @@ async def test_grpc_aio_serves_with_several_workers_by_one_port() -> None:
         (("--workers", "-1"), 2, "workers"),
         (("--workers", "1000"), 2, "workers"),
         (
-            ("--broker", "popgate+unix:/nowhere/at/all", "--set", "shared.start_patience_s=0.1"),
+            ("--broker", "popgate+unix:/nowhere/at/all", "--set", "shared.startup_timeout_s=0.1"),
             5,
             "/nowhere/at/all",
         ),

@@ -128,7 +128,7 @@ BODIES: list[Target] = [
         *("group_configs", configs.decode_group_configs, lambda told: configs.encode_group_configs(*told)),
         ({"g": configs.SubscriptionGroupConfig("g")}, VERSION),
     ),
-    body("standings", offset_stats.ConsumeStats({QUEUE: offset_stats.QueueStanding(9, 5, 6, 7)}, 0.5)),
+    body("standings", offset_stats.ConsumeStats({QUEUE: offset_stats.QueueProgress(9, 5, 6, 7)}, 0.5)),
     body("consume_result", consumer_info.ConsumeResult("CR_SUCCESS", "fine", 5, True)),
     both_ways("offsets", consumer_info.decode_offsets, consumer_info.encode_offsets, {QUEUE: 5}),
     (

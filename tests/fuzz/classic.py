@@ -21,7 +21,7 @@ from processors.budgets import Allowance
 from protocols.remoting.connections.calls import RemotingCall
 from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from protocols.remoting.tools.refused import RefusedCodes
 from tests.fuzz.sites import Site, Wrong, each_batch
 from tests.fuzz.test_remoting_fuzz import Odd, judge
@@ -67,9 +67,9 @@ class ClassicSite(Site):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        house = DoorHouse(self.processor, self.clock, lambda _: ADDRESS)
-        self.door = Door(house)
-        refused = RefusedCodes(house).handlers()
+        door_context = DoorContext(self.processor, self.clock, lambda _: ADDRESS)
+        self.door = Door(door_context)
+        refused = RefusedCodes(door_context).handlers()
         self.codes = [int(one) for one in RequestCode if self.door.serves(one) and one not in refused]
         self.under_way: set[RemotingCall] = set()
         self.unfinished = 0

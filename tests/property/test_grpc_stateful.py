@@ -34,7 +34,7 @@ from popgate.testing import MovableClock
 from popgate.testing.crash_copy import copy_as_after_a_crash
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -154,7 +154,7 @@ class Site:
             self.broker, clock=self.clock, limits=Limits(min_invisible_ms=1_000)
         )
         self.adapter = make_adapter(
-            parse_listen("grpc://127.0.0.1:0"), House(self.processor, self.clock, reflection=False)
+            parse_listen("grpc://127.0.0.1:0"), AdapterContext(self.processor, self.clock, reflection=False)
         )
         await self.processor.start()
         await self.adapter.start()

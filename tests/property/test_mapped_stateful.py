@@ -43,7 +43,7 @@ from processors.requests import Pull, Receive
 from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.holdings import all_held
 from protocols.remoting.mapped.offsets import VIRTUAL, beginning
-from protocols.remoting.requests import DoorHouse, Request
+from protocols.remoting.requests import DoorContext, Request
 
 GROUP, TOPIC, BROKER = "readers", "orders", "b"
 QUEUES, CONNECTIONS = 2, 3
@@ -307,15 +307,15 @@ class Machine(RuleBasedStateMachine):
         self.twin = Twin(self.clock)
         self.peers = itertools.count(1)
         self.opaque = itertools.count(1)
-        self.gateways = [Mapped(self._house(), lambda peer, _: peer.member) for _ in range(2)]  # type: ignore[attr-defined]
+        self.gateways = [Mapped(self._door_context(), lambda peer, _: peer.member) for _ in range(2)]  # type: ignore[attr-defined]
         self.connections = [self._connect(n % 2) for n in range(CONNECTIONS)]
         self.troubled = False
         self.committed: set[int] = set()
         """Deliveries that a client said it finished."""
         self.under_way: list[tuple[asyncio.Task[Command], Connection, int, bool]] = []
 
-    def _house(self) -> DoorHouse:
-        return DoorHouse(self.twin, self.clock, lambda _: "10.0.0.9:8080")  # type: ignore[arg-type]
+    def _door_context(self) -> DoorContext:
+        return DoorContext(self.twin, self.clock, lambda _: "10.0.0.9:8080")  # type: ignore[arg-type]
 
     def _connect(self, gateway: int) -> Connection:
         return Connection(self.gateways[gateway], next(self.peers))

@@ -52,7 +52,7 @@ class Pair:
         self.loop = asyncio.new_event_loop()
         self.clock = MovableClock()
         self.serials = count()
-        kept = EmbeddedSettings(durability=Durability.NONE, repeat_window_ms=window_ms)
+        kept = EmbeddedSettings(durability=Durability.NONE, dedup_window_ms=window_ms)
         self.brokers = [
             EmbeddedBroker(folder / name, clock=self.clock, settings=kept)
             for name in ("one by one", "packed")
@@ -156,7 +156,7 @@ def test_only_messages_that_may_have_come_before_are_looked_at_one_by_one(
     for numbers, wanted in (((1, 2), []), ((2, 3), ["0-2", "0-3"])):
         some = packed("T", 0, [(number, b"b", 0, 7, "10.0.0.1:1", ("k",), "") for number in numbers])
         pair.loop.run_until_complete(broker.send_packed(CONTEXT, some))
-        assert looked == (wanted if broker.settings.repeat_window_ms else [])
+        assert looked == (wanted if broker.settings.dedup_window_ms else [])
 
 
 @pytest.mark.parametrize(("broker", "queue_id"), [("popgate", 3), ("elsewhere", 0)])

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tests.cluster.records import UNHEARD_S, UNWRITTEN_S, Fault
 from tests.crash.records import Send, Stored
 
 NEVER = float("inf")
@@ -36,6 +37,7 @@ SENT_AGAIN = "its producer repeated a send whose answer was lost"
 LATE_AND_LOST = "its acknowledgement was answered with OK after its time, and its broker had dropped it"
 DROPPED = "its acknowledgement is in the books of its broker, which gave it out all the same"
 ENDED_TOGETHER = "its producer answered two questions at once, through two gateways"
+MASTER_LOST = "a master died near it, and the next one had heard of its group's positions seconds before"
 FREED_AGAIN = "its client gave it back again because an answer was lost, or when its time was over"
 
 
@@ -116,6 +118,8 @@ class Ledger:
     odd: list[str] = field(default_factory=list)
     """Answers that nothing explains."""
 
+    faults: list[Fault] = field(default_factory=list)
+    """Masters that died."""
     doubted: set[Delivery] = field(default_factory=set)
     """Those of which an acknowledgement was told, and an answer was lost."""
     proven: set[Delivery] = field(default_factory=set)
@@ -236,7 +240,10 @@ class Ledger:
         unfinished = [one for one in earlier if self._comes_again(one, delivery)]
         if copies + len(unfinished) <= len(earlier):
             again = self.freed_again[delivery.group, delivery.body]
-            return FREED_AGAIN if copies + len(unfinished) + again > len(earlier) else ""
+            if copies + len(unfinished) + again > len(earlier):
+                return FREED_AGAIN
+            forgotten = sum(self._is_forgotten(one, delivery) for one in earlier)
+            return MASTER_LOST if copies + len(unfinished) + again + forgotten > len(earlier) else ""
         if not unfinished:
             return SENT_AGAIN if self.lost_answers[delivery.body] else ENDED_TOGETHER
         last = unfinished[-1]
@@ -244,6 +251,16 @@ class Ledger:
             return DROPPED
         lost = last.fate is Fate.DONE and last.settled < delivery.asked
         return LATE_AND_LOST if lost else last.fate.value
+
+    def _is_forgotten(self, one: Delivery, later: Delivery) -> bool:
+        """Whether a master died near a delivery or its acknowledgement: the next one may know neither."""
+        latest = one.arrived if one.settled == NEVER else one.settled
+        return any(
+            fault.at < later.arrived
+            and one.asked < fault.over + UNHEARD_S
+            and latest > fault.at - UNWRITTEN_S
+            for fault in self.faults
+        )
 
     def _ended_together(self, body: str) -> int:
         """How many of its ends were told while the end before them could not be seen yet."""

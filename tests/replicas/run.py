@@ -2,6 +2,7 @@
 
     python tests/replicas/run.py --broker embedded            # twenty ends, two minutes or so
     python tests/replicas/run.py --broker rocketmq --seed 7 --kills 40
+    python tests/replicas/run.py --broker rocketmq --kills 20 --masters 3    # and its master dies three times
 
 Three gateways stand before an embedded broker in a host process, or before a real RocketMQ. Raw clients and
 official Python clients, each of those in a process of its own behind a load balancer, send, receive and
@@ -45,6 +46,7 @@ from tests.replicas.clients import (
     TransactionProducer,
 )
 from tests.replicas.ledger import Ledger
+from tests.replicas.masters import cluster_of, lose_masters
 from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, HOLD_S, ROCKETMQ, Town, town_before
 from tests.support.folders import short_folder
 from tests.support.waiting import PATIENCE_S, NotInTimeError, until
@@ -87,6 +89,7 @@ class Report:
             *(f"came again {count} times: {cause}" for cause, count in self.ledger.causes().most_common()),
             f"acknowledgements without a good answer that the broker has: {len(self.ledger.proven)}",
             f"counts: {dict(sorted(self.ledger.counts.items()))}",
+            *(f"a master died, the next was there {f.lasting_s:.1f} s later" for f in self.ledger.faults),
             *self.town.summaries,
             *(f"a user saw {count} times: {failure}" for failure, count in seen.most_common()),
         ]
@@ -94,16 +97,27 @@ class Report:
 
 
 async def run(
-    kind: str, folder: Path, seed: int, *, kills: int = 0, longest: float = 0.0, rolling: bool = False
+    kind: str,
+    folder: Path,
+    seed: int,
+    *,
+    kills: int = 0,
+    longest: float = 0.0,
+    rolling: bool = False,
+    masters: int = 0,
 ) -> Report:
     """A whole run. `longest`: seconds that the replicas live between two ends. Raises Missing.
 
     `rolling`: instead of ends by chance each replica is drained once, after the other, as for an upgrade.
+    `masters`: how often the master of the RocketMQ, which is one of this run's own then, dies meanwhile.
     """
     began = time.monotonic()
     # A rolling restart is to be felt by nobody.
     options = () if rolling else ("--set", f"faults={_BROKEN}")
-    async with town_before(kind, folder, options=options) as town:
+    async with (
+        cluster_of(masters) as cluster,
+        town_before(kind, folder, options=options, cluster=cluster) as town,
+    ):
         for name, type_of in TOPICS.items():
             await town.make_topic(name, type_of)
         for name in (*READERS, AUDITORS):
@@ -125,6 +139,7 @@ async def run(
         working = [asyncio.create_task(client.run()) for client in clients]
         outside = [asyncio.create_task(official.run()) for official in officials]
         dice = random.Random(f"{seed}/ends")
+        dying = asyncio.create_task(lose_masters(cluster, ledger, masters, seed))
         try:
             # Official clients take their time to start, and a test without them would be none.
             await until_or_late(
@@ -134,12 +149,17 @@ async def run(
                 await until_or_late(lambda: ledger.counts["official simple acked"])
                 await roll(town, ledger)
             # An end may find nobody who waits there for messages: then there are more of them.
-            while len(town.ends) < kills or (not ledger.counts[LOST] and len(town.ends) < 5 * kills):
+            while (
+                len(town.ends) < kills
+                or (not ledger.counts[LOST] and len(town.ends) < 5 * kills)
+                or not (dying.done() or rolling)
+            ):
                 await town.end_some(dice, longest)
                 if len(town.ends) * 2 >= kills and not officials[1].killed:
                     officials[1].kill()
                     officials.append(Official(stage, "simple", "plain", "simple"))
                     outside.append(asyncio.create_task(officials[-1].run()))
+            await dying
             if kills:
                 await until_or_late(lambda: all(ledger.counts[fact] for fact in HAPPENED))
             stage.sending = False
@@ -151,6 +171,7 @@ async def run(
             # Whatever is to come again comes within an invisible time.
             await asyncio.sleep(stage.hold_s + 2)
         finally:
+            dying.cancel()
             stage.sending = stage.receiving = False
             stage.over.set()
             await asyncio.gather(*working, *outside)
@@ -235,8 +256,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=20, help="how many replicas end, killed or drained")
     parser.add_argument("--rolling", action="store_true", help="drain one after the other instead")
+    parser.add_argument("--masters", type=int, default=0, help="how often the master of a RocketMQ dies")
     parser.add_argument("--longest", type=float, default=3.0, help="seconds between two ends, at most")
     chosen = parser.parse_args()
+    if chosen.masters and chosen.broker != ROCKETMQ:
+        parser.error("--masters: only a RocketMQ has masters (--broker rocketmq)")
     with short_folder() as folder:
         report = asyncio.run(
             run(
@@ -246,6 +270,7 @@ def main() -> None:
                 kills=0 if chosen.rolling else chosen.kills,
                 longest=chosen.longest,
                 rolling=chosen.rolling,
+                masters=chosen.masters,
             )
         )
     print(f"{chosen.broker}, seed {chosen.seed}", *report.lines(), sep="\n")

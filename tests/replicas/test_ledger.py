@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 
+from tests.cluster.records import UNHEARD_S, UNWRITTEN_S, Fault
 from tests.crash.records import Send, Stored
 from tests.replicas.ledger import (
     DROPPED,
     ENDED_TOGETHER,
     LATE_AND_LOST,
+    MASTER_LOST,
     SENT_AGAIN,
     Delivery,
     End,
@@ -293,3 +295,43 @@ def test_a_lane_that_is_stored_out_of_order_is_seen_and_later_copies_do_not_coun
 def test_odd_answers_are_told(ledger: Ledger) -> None:
     ledger.odd.append("odd")
     assert ledger.complaints() == ["odd"]
+
+
+@pytest.mark.parametrize("since", [0.5 - UNWRITTEN_S, -1.0, 3.0 + UNHEARD_S])
+def test_the_death_of_a_master_is_a_cause_near_it(ledger: Ledger, since: float) -> None:
+    """`since`: from the death, when its client has it. It comes again once for each such delivery."""
+    ledger.ordered.clear()
+    ledger.deliveries.clear()
+    died = 100.0
+    ledger.faults.append(Fault(died, frozenset({"broker-a"}), lasting_s=4.0))
+    deliver(ledger, "one", died + since)
+    deliver(ledger, "two", died + 50.0)
+    deliver(ledger, "one", died + 20.0)
+    assert ledger.causes() == Counter({MASTER_LOST: 1})
+    assert ledger.complaints() == []
+    deliver(ledger, "one", died + 80.0)
+    (complaint,) = ledger.complaints()
+    assert "without a cause" in complaint
+
+
+def test_the_death_of_a_master_shortens_the_time_of_what_is_held(ledger: Ledger) -> None:
+    ledger.ordered.clear()
+    ledger.deliveries.clear()
+    ledger.faults.append(Fault(100.0, frozenset({"broker-a"}), lasting_s=2.0))
+    deliver(ledger, "one", 99.0, Fate.HELD)
+    deliver(ledger, "one", 103.0)
+    deliver(ledger, "two", 150.0)
+    assert ledger.causes() == Counter({MASTER_LOST: 1})
+    assert ledger.complaints() == []
+
+
+@pytest.mark.parametrize("since", [-1.0 - UNWRITTEN_S, 5.0 + UNHEARD_S])
+def test_the_death_of_a_master_is_no_cause_far_from_it(ledger: Ledger, since: float) -> None:
+    ledger.ordered.clear()
+    ledger.deliveries.clear()
+    ledger.faults.append(Fault(100.0, frozenset({"broker-a"}), lasting_s=4.0))
+    deliver(ledger, "one", 100.0 + since)
+    deliver(ledger, "two", 200.0)
+    deliver(ledger, "one", 100.0 + since + 20.0)
+    (complaint,) = ledger.complaints()
+    assert "without a cause" in complaint

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from popgate.testing import CREATE_ON_USE, GatewayProcess
-from popgate.testing.rocketmq import PATIENT, shared_rocketmq
+from popgate.testing.rocketmq import PATIENT, RocketMQ, shared_rocketmq
 from tests.replicas.balancer import Balancer
 from tests.replicas.books import EmbeddedBooks, RocketMQBooks
 
@@ -168,8 +168,12 @@ async def town_before(
     options: Sequence[str] = (),
     classic: bool = False,
     transport: str = "",
+    cluster: RocketMQ | None = None,
 ) -> AsyncIterator[Town]:
-    """Three gateways that are ready. Raises Missing where there is no RocketMQ."""
+    """Three gateways that are ready. Raises Missing where there is no RocketMQ.
+
+    `cluster`, started: the RocketMQ behind them, in the place of the one that all tests share.
+    """
     async with contextlib.AsyncExitStack() as stack:
         host, name_server = None, ""
         if kind == EMBEDDED:
@@ -179,14 +183,17 @@ async def town_before(
             await asyncio.to_thread(host.start, READY_WITHIN_S)
             where = ("--broker", f"popgate+unix:{socket}")
         else:
-            sharing = shared_rocketmq()
-            cluster = await asyncio.to_thread(sharing.__enter__)
-            stack.callback(sharing.__exit__, None, None, None)
-            name_server = cluster.name_server
+            if cluster is None:
+                sharing = shared_rocketmq()
+                shared = await asyncio.to_thread(sharing.__enter__)
+                stack.callback(sharing.__exit__, None, None, None)
+                name_server, url = shared.name_server, shared.url
+            else:
+                name_server, url = cluster.addresses[0], cluster.url
             key = "one key for all of the replicas."
             where = (
                 "--broker",
-                cluster.url,
+                url,
                 *CREATE_ON_USE,
                 *PATIENT,
                 "--set",

@@ -30,7 +30,7 @@ from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.schemes import make_adapter
 from tests.support.waiting import until, wait_until
 
@@ -103,8 +103,8 @@ class Replica:
         self.broker = EmbeddedBroker(path, clock=clock, settings=settings, faults=self.faults)
         self.observer = Counting()
         self.processor = MessagingProcessor(self.broker, clock=clock, limits=limits, observer=self.observer)
-        house = House(self.processor, clock, faults=self.faults, connection_ping_s=ping_s)
-        self.adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), house)
+        adapter_context = AdapterContext(self.processor, clock, faults=self.faults, connection_ping_s=ping_s)
+        self.adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), adapter_context)
         if self.faults is not None:
             self.faults.refuse_unclaimed()
         self.stopped = False

@@ -29,7 +29,7 @@ from popgate.testing.rocketmq import SharedRocketMQ
 from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.schemes import make_adapter
 from tests.support.waiting import PATIENCE_S, until
@@ -97,8 +97,8 @@ class Replica:
         self.broker = RemoteBroker(settings, clock=clock)
         self.observer = observer
         self.processor = MessagingProcessor(self.broker, clock=clock, limits=limits, observer=observer)
-        house = House(self.processor, clock, faults=self.faults, connection_ping_s=ping_s)
-        self.adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), house)
+        adapter_context = AdapterContext(self.processor, clock, faults=self.faults, connection_ping_s=ping_s)
+        self.adapter = make_adapter(parse_listen("grpc://127.0.0.1:0"), adapter_context)
         if self.faults is not None:
             self.faults.refuse_unclaimed()
         self.asked: Counter[int] = Counter()

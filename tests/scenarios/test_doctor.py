@@ -178,18 +178,18 @@ def test_scenario_12_a_look_leaves_nothing_behind_that_it_can_delete(gateway: Ga
 
 
 def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
-    """More is sent within `embedded.repeat_window_s` than `embedded.max_known_sends`."""
+    """More is sent within `embedded.dedup_window_s` than `embedded.dedup_max_ids`."""
     from proxy.cli.console.admin_client import Gateway
 
-    with GatewayProcess(options=["--set", "embedded.max_known_sends=1024"]) as gateway:
+    with GatewayProcess(options=["--set", "embedded.dedup_max_ids=1024"]) as gateway:
         with Gateway(gateway.admin) as api:
             api.post("topics", body={"name": "t"})
             for _ in range(64):
                 api.post("topics", "t", "messages", body={"messages": [{"body": "x"}] * 32})
         after = doctor(gateway.endpoint, "--no-write", "--admin", gateway.admin)
     assert after["repeats"]["level"] == "warning"
-    assert after["repeats"]["what"].endswith(", not for 10m (embedded.repeat_window_s)")
-    assert "embedded.max_known_sends" in after["repeats"]["advice"]
+    assert after["repeats"]["what"].endswith(", not for 10m (embedded.dedup_window_s)")
+    assert "embedded.dedup_max_ids" in after["repeats"]["advice"]
 
 
 def test_a_certificate_that_nobody_can_verify_is_a_warning() -> None:

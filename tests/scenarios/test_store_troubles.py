@@ -27,7 +27,7 @@ async def test_consumers_go_on_while_the_disk_is_nearly_full(world: Any, handle:
     answer = await client.send(client.message())
     assert answer.status.code == Code.HA_NOT_AVAILABLE
     assert "is nearly full" in answer.status.message
-    assert "embedded.keep_free_bytes" in answer.status.message
+    assert "embedded.min_free_disk_bytes" in answer.status.message
     assert gateway.broker.figures()["disk_nearly_full"] == 1
     messages = await client.receive()
     assert len(messages) == 3

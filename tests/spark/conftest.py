@@ -50,7 +50,7 @@ def own(name: str) -> str:
 @pytest.fixture(scope="session")
 def embedded_gateway() -> Iterator[GatewayProcess]:
     # What is sent again counts as that on a busy machine, too; and a compaction is waited for.
-    options = ["--set", "embedded.repeat_window_s=1d", "--set", "retention.interval_s=1s"]
+    options = ["--set", "embedded.dedup_window_s=1d", "--set", "retention.interval_s=1s"]
     with GatewayProcess(listen=DOOR, options=options) as running:
         yield running
 

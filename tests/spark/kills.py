@@ -58,7 +58,7 @@ LAST = 10_000_000
 """A message so late that all windows end."""
 STOP_SOON = ("--set", "stopping.lame_duck_s=0")
 OPTIONS = (
-    *("--set", "embedded.repeat_window_s=0"),
+    *("--set", "embedded.dedup_window_s=0"),
     *("--set", "retention.interval_s=1s"),
     *STOP_SOON,
 )

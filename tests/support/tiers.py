@@ -40,6 +40,7 @@ _PLACES = {
     "tests/spark": "live",
     "tests/crash/test_kills.py": LONG,
     "tests/replicas/test_asked_again.py": LONG,
+    "tests/replicas/test_masters.py": LONG,
     "tests/replicas/test_replicas_classic.py": LONG,
     "tests/classic/test_go_client.py": LONG,
     "tests/classic/test_two_doors.py": LONG,
@@ -85,7 +86,10 @@ class Series:
 
 SERIES = {
     "cluster": Series(("tests/cluster",), {"TEST_CLUSTER": "true"}),
-    "replicas": Series((REPLICAS, "tests/replicas/test_asked_again.py"), {"TEST_CLUSTER": "true"}),
+    "replicas": Series(
+        (REPLICAS, "tests/replicas/test_asked_again.py", "tests/replicas/test_masters.py"),
+        {"TEST_CLUSTER": "true"},
+    ),
     "drains": Series((), programs=(("tests/replicas/drains.py", "--drains", "30"),)),
     "rolls": Series((), programs=(("tests/rolls/run.py",),)),
     "crash": Series(("tests/crash/test_kills.py",)),

@@ -90,7 +90,7 @@ class Engine:
         self.steady = MonotonicWallClock(clock)
         self._careful = CarefulClock(clock)
         self.room = DiskGuard(
-            *(path, self.store.free_bytes, self.store.disk_bytes), keep_bytes=settings.keep_free_bytes
+            *(path, self.store.free_bytes, self.store.disk_bytes), keep_bytes=settings.min_free_disk_bytes
         )
         self.damages = DamagedRecords(self.store)
         self.subscriptions = Subscriptions(clock, settings)
@@ -226,7 +226,7 @@ class Engine:
             "lite_subscriptions": len(self.subscriptions),
             "known_sends": len(self.repeats),
             "repeat_window_seconds": self.repeats.known_ms / 1000,
-            "repeat_window_configured_seconds": self.settings.repeat_window_ms / 1000,
+            "repeat_window_configured_seconds": self.settings.dedup_window_ms / 1000,
             "repeated_sends_total": self.tallies.repeated,
             "redeliveries_total": self.tallies.redelivered,
             "dead_letters_total": self.tallies.dead_lettered,

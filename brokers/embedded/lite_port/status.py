@@ -18,7 +18,7 @@ from brokers.embedded.lite.cursor import Cursor
 from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.keys import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.storage.keys import LITE, lite_prefix_of_group
-from popgate.model import Standing, StartFrom
+from popgate.model import GroupStatus, StartFrom
 from popgate.wire.messages.records import Record
 
 _MOST_LOOKED = 16_384
@@ -52,7 +52,7 @@ async def held_of(engine: Engine, topic: Topic, group: Group, limit: int) -> lis
     return nsmallest(limit, held, key=_age)
 
 
-async def standing_of(engine: Engine, topic: Topic, group: Group) -> Standing:
+async def standing_of(engine: Engine, topic: Topic, group: Group) -> GroupStatus:
     """The group's status in all lite topics that it received from, or subscribes to."""
     count = _Count(engine, topic, group)
     for place in engine.lites.kept_places(topic, group):
@@ -112,8 +112,8 @@ class _Count:
                     if group.config.start_from is not StartFrom.LAST:
                         self._unread += lite.visible - lite.minimum
 
-    def standing(self) -> Standing:
-        return Standing(
+    def standing(self) -> GroupStatus:
+        return GroupStatus(
             group=self._group.name,
             topic=self._topic.name,
             lag=self._unread + self._free + self._in_flight + self._behind,

@@ -68,7 +68,7 @@ class Compaction:
 
     def work(self, topic: Topic, queue: QueueState, now_ms: int) -> Iterator[int]:
         """Bring a queue up to date. Yields what a step cost; `written` when that must be written first."""
-        cleaning = _Cleaning(self._store, topic, queue)
+        cleaning = _CompactionProgress(self._store, topic, queue)
         # What comes meanwhile is for the next round: else a busy queue would keep all others waiting.
         end = queue.visible
         yield _LOOK
@@ -81,7 +81,7 @@ class Compaction:
     def _is_there(self, topic: Topic) -> bool:
         return self._catalogue.topic_by_id(topic.id) is topic
 
-    def _look_on(self, cleaning: _Cleaning, end: int, now_ms: int) -> None:
+    def _look_on(self, cleaning: _CompactionProgress, end: int, now_ms: int) -> None:
         """Look at the next messages below `end`. All is read first: a read that fails has changed nothing."""
         queue, log = cleaning.queue, self._log
         newest: dict[bytes, int] = {}
@@ -113,7 +113,7 @@ class Compaction:
             self._store.put(COMPACTED, cleaning.due_key(now_ms + self._tombstone_ms, offset), digest)
         self._remove(cleaning, older, position)
 
-    def _remove_tombstones(self, cleaning: _Cleaning, now_ms: int) -> bool:
+    def _remove_tombstones(self, cleaning: _CompactionProgress, now_ms: int) -> bool:
         """Remove those whose time is over, some of them; whether there were any."""
         due: list[tuple[bytes, int, bytes]] = []
         older: list[tuple[int, Record | None]] = []
@@ -147,7 +147,9 @@ class Compaction:
         self._remove(cleaning, older, cleaning.position)
         return True
 
-    def _remove(self, cleaning: _Cleaning, older: list[tuple[int, Record | None]], position: int) -> None:
+    def _remove(
+        self, cleaning: _CompactionProgress, older: list[tuple[int, Record | None]], position: int
+    ) -> None:
         """Remove messages and what the index has of them, and say how far compaction is."""
         store, topic, queue = self._store, cleaning.topic, cleaning.queue
         for offset, decoded in older:
@@ -166,7 +168,7 @@ class Compaction:
         cleaning.keep()
 
 
-class _Cleaning:
+class _CompactionProgress:
     """The progress of compaction in a queue. `unreclaimed`: holes whose disk space is not yet freed."""
 
     def __init__(self, store: Store, topic: Topic, queue: QueueState) -> None:

@@ -19,7 +19,7 @@ from brokers.embedded.lite_port.status import held_of, record_of, standing_of, w
 from popgate.errors import BadRequest
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.lite import takes_lite_topics
-from popgate.model import Held, Standing
+from popgate.model import GroupStatus, Held
 from popgate.naming import pop_retry_topic_v2
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
@@ -60,7 +60,7 @@ class GroupStatusFacet(Facet):
                 held.append(self._held(ledger, offset, entry, lanes))
         return held
 
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         engine = self._engine
         engine.check_open()
         held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
@@ -68,12 +68,12 @@ class GroupStatusFacet(Facet):
             return await standing_of(engine, held_topic, held_group)
         return self._standing(engine.shares.peek(held_topic, held_group))
 
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         engine = self._engine
         engine.check_open()
         if not 0 <= start < _PAIRS:
             raise BadRequest(f"standings are asked for from a number below {_PAIRS} on, not from {start}")
-        result: list[Standing] = []
+        result: list[GroupStatus] = []
         at: int | None = start
         while queues > 0 and at is not None:
             pairs, at = engine.shares.pairs(at, 1)
@@ -133,7 +133,7 @@ class GroupStatusFacet(Facet):
             lite_topic=place.lite.name,
         )
 
-    def _standing(self, share: GroupTopic) -> Standing:
+    def _standing(self, share: GroupTopic) -> GroupStatus:
         """Of a topic that was never read: all of it is unread, from where the group would start."""
         now_ms = self._engine.steady.now_ms()
         lag = unread = free = in_flight = refused = 0
@@ -165,7 +165,7 @@ class GroupStatusFacet(Facet):
             full = full or ledger.is_full()
         others = [share] if share.retries is None else [share, share.retries]
         topic, group = share.topic, share.group
-        return Standing(
+        return GroupStatus(
             group=group.name,
             topic=topic.name,
             lag=lag,

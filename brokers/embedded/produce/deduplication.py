@@ -10,8 +10,8 @@ of records.
 Memory has a hash per id, which leads to the segment, and the segment has the id itself as the proof.
 The hashes are Python's own, with a new key in every process: nobody can construct two that are
 equal. They are kept in two generations, of which the older one is dropped as a whole when the younger
-one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
-an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least:
+one is as old as the window, or has half of `dedup_max_ids`. So an id is known for the window and
+an eighth of it at most; when more is sent than that, the last half of `dedup_max_ids` at least:
 `known_ms` is the time that this covers, and the log has one line when it becomes shorter than the window.
 """
 
@@ -78,7 +78,7 @@ class Deduplication:
         tallies: Counters,
         steady: MonotonicWallClock,
     ) -> None:
-        self.on = settings.repeat_window_ms > 0
+        self.on = settings.dedup_window_ms > 0
         self._tallies = tallies
         self._steady = steady
         self._store = store
@@ -86,8 +86,8 @@ class Deduplication:
         self._catalogue = catalogue
         self._clock = clock
         self._settings = settings
-        self._window_ms = settings.repeat_window_ms
-        self._most = max(settings.max_known_sends // 2, 1)
+        self._window_ms = settings.dedup_window_ms
+        self._most = max(settings.dedup_max_ids // 2, 1)
         self._is_short = False
         """Whether the log was told that the window is shorter than configured."""
         self.young: dict[int, int] = {}
@@ -263,12 +263,12 @@ class Deduplication:
             # Each half must last for the window; the one that was just filled lasted for `known_ms`.
             enough = 2 * self._most * self._window_ms // max(known_ms, 1)
             _log.warning(
-                "a repeated send is recognised for %.0f s, not for the %.0f s of embedded.repeat_window_s:"
-                " more is sent in that time than embedded.max_known_sends = %d;"
+                "a repeated send is recognised for %.0f s, not for the %.0f s of embedded.dedup_window_s:"
+                " more is sent in that time than embedded.dedup_max_ids = %d;"
                 " at this rate %d would be needed, which take %d MiB of memory",
                 known_ms / 1000,
                 self._window_ms / 1000,
-                self._settings.max_known_sends,
+                self._settings.dedup_max_ids,
                 enough,
                 enough * _BYTES_PER_ID >> 20,
             )

@@ -52,7 +52,7 @@ class DiskGuard:
             raise BrokerUnavailable(
                 f"the disk of {self._where} is nearly full, {self.left} bytes are left: the last"
                 f" {self._kept()} are for consumers, so no more messages are taken until there is room again"
-                " (make some, or lower embedded.keep_free_bytes)"
+                " (make some, or lower embedded.min_free_disk_bytes)"
             )
 
     def look(self, now_ms: int) -> None:

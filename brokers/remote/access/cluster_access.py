@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from brokers.remote.access.broker_client import BrokerClient
-from brokers.remote.access.queries import NO_SUCCESS
+from brokers.remote.access.queries import NO_SUCCESS, object_in, of_each, worst
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.queues import Place, place_of
 from brokers.remote.cluster.routes import Routes
@@ -22,10 +22,16 @@ from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
+from popgate.wire.json_syntax.parts import number
 
 Read = TypeVar("Read")
 
 _MOVED = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.TOPIC_NOT_EXIST)
+_NOT_TOLD = (
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    ResponseCode.NO_PERMISSION,
+)
 _READ_TRIES = 3
 _LEAST_TIME_S = 0.05
 
@@ -138,6 +144,31 @@ class ClusterAccess:
                 if not (again and others and until - self.clock.monotonic() > _LEAST_TIME_S):
                     raise
         raise BrokerUnavailable(f"broker {broker} cannot be reached")
+
+    async def unlisted(self, topic: str, brokers: Iterable[str]) -> dict[str, int]:
+        """The brokers that have a topic of which name servers do not know yet, and how many of its queues.
+
+        A broker makes the retry topic of a group's pops when a message comes back, and tells name servers of
+        it with its next registration only (`registerNameServerPeriod`, 30 s as shipped).
+        Raises BrokerUnavailable, BrokerTimeout.
+        """
+        counts, failures = await of_each(brokers, lambda broker: self._queues_at(broker, topic))
+        if failures:
+            raise worst(failures)
+        return {broker: count for broker, count in counts.items() if count}
+
+    async def _queues_at(self, broker: str, topic: str) -> int:
+        """0: it does not have the topic, or says nothing of it.
+
+        An account needs rights on retry topics only where there are some, so without the right to ask this is
+        as if there was none. Brokers before 5.0 cannot be asked, and have no such topics.
+        """
+        response = await self.read_from(broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
+        if response.code in _NOT_TOLD:
+            return 0
+        if response.code != ResponseCode.SUCCESS:
+            raise error_of(response, broker=broker, topic=topic)
+        return object_in(response, broker, f"topic {topic}", lambda body: number(body, "readQueueNums"))
 
     def knows_best(self, broker: str) -> bool:
         """Whether it is the broker's master that answers: what a slave has not, the master may have."""

@@ -1,8 +1,9 @@
-"""Requests of the cluster's operators to clients, sent by brokers: running info, and consuming a message.
+"""Requests of the cluster's operators to clients, sent by brokers: what it runs, positions, a message to it.
 
 A broker sends such a request over the connection on which the client is registered; the gateway asks the
-client over its own connection, through the `AsksClients` that `on_question` was given. Sources: protocol
-facts 5.5 (40, 307, 309) and 5.14; the requests as mqadmin 5.5.0 causes them.
+client over its own connection, through the `AsksClients` that `on_question` was given, or for its positions
+through the `CommandHandler` of `on_command`. Sources: protocol facts 5.5 (40, 221, 307, 309) and 5.14; the
+requests as mqadmin 5.5.0 causes them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokers.client_registration import AsksClients, ConnectedClient
+from brokers.relay import CommandHandler
 from brokers.remote.clients.heartbeats import consume_type_of, subscriptions_of
 from brokers.remote.clients.registry import ClientRegistry
 from brokers.remote.cluster.routes import Routes
@@ -31,6 +33,8 @@ from popgate.wire.bodies.consumer_info import (
     THREADS,
     ConsumeResult,
     ConsumerRunningInfo,
+    decode_positions,
+    encode_offsets,
 )
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -55,6 +59,7 @@ class ClientRequests:
         clock: Clock,
     ) -> None:
         self.asker: AsksClients | None = None
+        self.handler: CommandHandler | None = None
         self.on_members: Callable[[str], None] = _nobody_counts
         self._register = register
         self._routes = routes
@@ -62,6 +67,7 @@ class ClientRequests:
         self._clock = clock
         links.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
         links.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
+        links.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._positions)
         links.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
 
     async def _running_info(self, address: str, link: int, request: Command) -> Command:
@@ -124,6 +130,22 @@ class ClientRequests:
             result, remark = EXCEPTION, error.sentence
         spent_ms = round((self._clock.monotonic() - began) * 1000)
         return request.answer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
+
+    async def _positions(self, address: str, link: int, request: Command) -> Command:
+        """Of the member of the group that this connection is for: the request does not name it.
+
+        Only a classic client has positions; for others the broker gets no success, and leaves them out.
+        """
+        topic, group = request.fields.get("topic", ""), request.fields.get("group", "")
+        client_id = self._register.on_link(link, group)
+        if client_id is None or self.handler is None:
+            return _unknown(request)
+        asked = {"topic": topic, "group": group, "clientAddr": client_id}
+        answer = await self.handler(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        if answer.code != ResponseCode.SUCCESS:
+            return request.answer(answer.code, answer.remark or "no classic client")
+        offsets = decode_positions(answer.body).get(client_id, {})
+        return request.answer(ResponseCode.SUCCESS, body=encode_offsets(offsets, "messageQueueTable"))
 
     def _members_changed(self, address: str, link: int, request: Command) -> None:
         """The members of a group changed: consumers with queues of their own rebalance."""

@@ -53,6 +53,11 @@ class LinkSlots:
         """The highest occupied seat; -1 when there is none."""
         return max((max(group.seats) for group in self._groups.values() if group.seats), default=-1)
 
+    def seated(self, membership: Membership, seat: int) -> str | None:
+        """The client in a seat; None: nobody, or one that left."""
+        group = self._groups.get(membership)
+        return group.seats.get(seat) if group is not None else None
+
     def take(self, membership: Membership, client_id: str) -> int | None:
         """The lowest free seat, for a client that has none; None: it is merged, until a seat is free."""
         group = self._groups.setdefault(membership, _Group())

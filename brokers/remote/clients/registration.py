@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from brokers.client_registration import AsksClients, ConnectedClient, RegistersClients
+from brokers.relay import CommandHandler, HearsBrokers
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.client_requests import ClientRequests
 from brokers.remote.clients.registry import ClientRegistry
 
 
-class ClientRegistration(RegistersClients):
-    """`brokers.client_registration.RegistersClients`."""
+class ClientRegistration(RegistersClients, HearsBrokers):
+    """`brokers.client_registration.RegistersClients`, and `brokers.relay.HearsBrokers`."""
 
     def __init__(self, access: ClusterAccess) -> None:
         shared = access.connections, access.routes, access.settings, access.clock
@@ -33,3 +34,6 @@ class ClientRegistration(RegistersClients):
 
     def on_question(self, asker: AsksClients) -> None:
         self.requests.asker = asker
+
+    def on_command(self, handler: CommandHandler) -> None:
+        self.requests.handler = handler

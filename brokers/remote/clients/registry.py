@@ -152,6 +152,11 @@ class ClientRegistry:
         known = self._here.get(self._members.get((client_id, group), ""))
         return (known.client, known.since_ms) if known is not None else None
 
+    def on_link(self, link: int, group: str) -> str | None:
+        """The id of the consumer of the group that is registered on this link of each broker."""
+        known = self._here.get(self._slots.seated(Membership(Role.CONSUMER, group), link) or "")
+        return known.client.client_id if known is not None else None
+
     def expect_checks(self, topic: str, producer_group: str) -> None:
         """A half message is sent: register its producer group at brokers, even without a known client."""
         key = (topic, producer_group)

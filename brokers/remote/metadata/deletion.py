@@ -38,8 +38,9 @@ class Deletion:
             route = await self._routes.now(name)
             groups = await self._readers_of(name, [broker.name for broker in route.brokers])
             await self._delete(name, route)
+            brokers = {broker.name for broker in route.brokers}
             for retries in _retry_topics(name, groups):
-                await self._delete_if_there(retries)
+                await self._delete_if_there(retries, brokers)
 
     async def delete_group(self, name: str) -> None:
         """With its positions and its retries; its dead letters stay, as with RocketMQ's own tools."""
@@ -54,17 +55,29 @@ class Deletion:
             if failures:
                 raise worst(failures)
             for retries in (retry_topic for topic in read for retry_topic in _retry_topics(topic, [name])):
-                await self._delete_if_there(retries)
+                await self._delete_if_there(retries, set(masters))
             await self._groups.drop_stale_positions(name, masters)
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _delete_if_there(self, topic: str) -> None:
+    async def _delete_if_there(self, topic: str, brokers: set[str]) -> None:
+        """Also at brokers that have it and have not told the name servers yet."""
         try:
             route = await self._routes.now(topic)
         except TopicNotFound:
-            return
-        await self._delete(topic, route)
+            route = None
+        listed = {data.name for data in route.brokers} if route is not None else set()
+        unlisted = await self._access.unlisted(topic, sorted(brokers - listed))
+        _, failures = await of_each(unlisted, lambda broker: self._delete_at(broker, topic))
+        if failures:
+            raise worst(failures)
+        if route is not None:
+            await self._delete(topic, route)
+
+    async def _delete_at(self, broker: str, topic: str) -> None:
+        await self._client.done(
+            broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, timeout_s=self._settings.slow_s
+        )
 
     async def _delete(self, topic: str, route: TopicRoute) -> None:
         """At its brokers, then at all name servers, which the brokers do not notify."""
@@ -73,15 +86,8 @@ class Deletion:
             raise BrokerUnavailable(
                 f"topic {topic} cannot be deleted while broker {', '.join(gone)} has no master"
             )
-        _, failures = await of_each(
-            [data.name for data in route.brokers],
-            lambda broker: self._client.done(
-                broker,
-                RequestCode.DELETE_TOPIC_IN_BROKER,
-                {"topic": topic},
-                timeout_s=self._settings.slow_s,
-            ),
-        )
+        names = [data.name for data in route.brokers]
+        _, failures = await of_each(names, lambda broker: self._delete_at(broker, topic))
         self._topics.topic_settings.forget(topic)
         if failures:
             raise worst(failures)

@@ -19,7 +19,7 @@ from brokers.remote.metadata.groups import Groups
 from brokers.remote.read.offsets import ClusterOffsets
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
-from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom
+from popgate.model import GroupConfig, GroupStatus, Held, Permission, Progress, StartFrom
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.parts import as_object, number, table, text, texts
@@ -56,15 +56,15 @@ class GroupProgress:
             "to list what a group holds in a RocketMQ cluster", "its brokers tell nobody who has a message"
         )
 
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         progress = await self.progress(group, topic)
         unread = sum(queue.lag for queue in progress if not queue.retry)
         return _standing(group, topic, unread, sum(queue.lag for queue in progress if queue.retry))
 
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         """Group by group. One whose brokers do not all answer is left out: its figures would be too small."""
         names = [config.name for config in await self._groups.groups()]
-        result: list[Standing] = []
+        result: list[GroupStatus] = []
         at = start
         while queues > 0 and at < len(names):
             try:
@@ -88,7 +88,7 @@ class GroupProgress:
         position = min(max(position, bounds.minimum), bounds.maximum)
         return Progress(place.broker, place.queue_id, position, position, 0, 0, bounds, retry)
 
-    async def _standings_of(self, group: str) -> tuple[list[Standing], int]:
+    async def _standings_of(self, group: str) -> tuple[list[GroupStatus], int]:
         """The status of a group in each topic that it has read, and the number of queues."""
         by_broker, failures = await of_each(
             await self._access.brokers(), lambda broker: self._stats_at(broker, group)
@@ -153,8 +153,8 @@ def _topic_of_retries(topic: str, group: str) -> str:
     return topic
 
 
-def _standing(group: str, topic: str, unread: int, free: int) -> Standing:
-    return Standing(
+def _standing(group: str, topic: str, unread: int, free: int) -> GroupStatus:
+    return GroupStatus(
         group=group,
         topic=topic,
         lag=unread + free,

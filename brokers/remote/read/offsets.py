@@ -173,8 +173,9 @@ class ClusterOffsets(HoldsResets):
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
         was_set = {(place.broker, place.queue_id): at for place, at in zip(places, offsets, strict=True)}
+        brokers = {data.name for data in route.brokers if data.addresses}
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            retries = await self.places_if_there(make(group, topic))
+            retries = await self._retry_places(make(group, topic), brokers)
             places += retries
             offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
         for place, offset in zip(places, offsets, strict=True):
@@ -189,6 +190,15 @@ class ClusterOffsets(HoldsResets):
             return []
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _retry_places(self, topic: str, brokers: set[str]) -> list[Place]:
+        """Also those that name servers do not know yet, at these brokers of the topic itself."""
+        places = await self.places_if_there(topic)
+        others = brokers - {place.broker for place in places}
+        for broker, count in (await self._access.unlisted(topic, sorted(others))).items():
+            permission = Permission.READ | Permission.WRITE
+            places += [Place(topic, broker, queue_id, permission) for queue_id in range(count)]
+        return places
 
     async def _place_for(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -264,8 +274,8 @@ class ClusterOffsets(HoldsResets):
         """
         if answer.code != ResponseCode.SUCCESS:
             return False
-        queues = places_of(place.topic, await self._access.routes.of(place.topic))
-        if sum(queue.broker == place.broker for queue in queues) == 1:
+        queues = await self.places_if_there(place.topic)  # of a new retry topic, which has one queue, none
+        if sum(queue.broker == place.broker for queue in queues) <= 1:
             return False
         try:
             offsets = decode_offsets(answer.body)

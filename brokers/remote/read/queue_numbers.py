@@ -195,6 +195,7 @@ class QueueNumberStore(NumbersQueues):
 
     async def _lease(self, context: Context, topic: str, owner: str, homes: Sequence[str]) -> str | None:
         """The broker of the lease; None: another gateway has it. Raises BrokerUnavailable."""
+        why = "none has a master"
         for home in homes:
             try:
                 for _ in range(_TRIES):
@@ -202,10 +203,10 @@ class QueueNumberStore(NumbersQueues):
                         return home
                     await pause(self._clock, _PAUSE_S)
             except GatewayError as error:
-                _log.debug("no lease for the numbers of %s at %s: %s", topic, home, error)
+                why = error.sentence
                 continue
             return None
-        raise BrokerUnavailable(f"no broker can be reached that has queues of {topic}")
+        raise BrokerUnavailable(f"no broker lets the queues of {topic} be numbered: {why}")
 
     async def _end_lease(self, context: Context, topic: str, owner: str, home: str) -> None:
         try:

@@ -32,17 +32,17 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import (
     GroupConfig,
+    GroupStatus,
     Held,
     Progress,
     QueueOffsets,
     Route,
-    Standing,
     StartFrom,
     TopicConfig,
 )
 
 
-class Directing(Facet):
+class SharedDirectory(Facet):
     async def route(self, topic: str) -> Route:
         return await self._link.ask(ROUTE, topic)
 
@@ -85,10 +85,10 @@ class Directing(Facet):
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
         return await self._link.ask(HELD, group, topic, limit)
 
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         return await self._link.ask(STANDING, group, topic)
 
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         return await self._link.ask(STANDINGS, start, queues)
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:

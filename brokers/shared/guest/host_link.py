@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from brokers.channel import Channel, Waiting
+from brokers.channel import Channel, PendingRequest
 from brokers.shared.codec.calls import CANCELLED, DONE, FAILED, WAITING, Call, decode, takes_context
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.codec.kinds import Sink, Source
@@ -94,7 +94,7 @@ class HostLink:
     async def start(self) -> None:
         """Reach the host, trying for a while. Raises BrokerUnavailable with a sentence for the operator."""
         self._closed = False
-        until = self._clock.monotonic() + self._settings.start_patience_s
+        until = self._clock.monotonic() + self._settings.startup_timeout_s
         rest_s = self._settings.reconnect_first_s
         while True:
             try:
@@ -229,7 +229,7 @@ class HostLink:
             raise BrokerTimeout(f"the broker at {self.address} spoke nonsense: {nonsense}") from None
         raise error
 
-    async def _answer_to(self, channel: Channel, request: Waiting) -> Command:
+    async def _answer_to(self, channel: Channel, request: PendingRequest) -> Command:
         try:
             return await request.future
         except asyncio.CancelledError:
@@ -246,7 +246,7 @@ class HostLink:
             self._give_up(channel, request)
             raise
 
-    def _give_up(self, channel: Channel, request: Waiting) -> None:
+    def _give_up(self, channel: Channel, request: PendingRequest) -> None:
         """Nobody waits for this answer: the host is told, if it knows of the call at all."""
         channel.forget(request)
         if not request.written:

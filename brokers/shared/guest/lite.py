@@ -16,7 +16,7 @@ from brokers.shared.codec.calls import (
     decode,
     encode,
 )
-from brokers.shared.guest.store import Storing
+from brokers.shared.guest.store import SharedStore
 from brokers.shared.session.hello import CLIENTS, STATE, HostState
 from popgate.context import Context
 from popgate.errors import GatewayError
@@ -28,7 +28,7 @@ _AT_ONCE = 1_000
 """Clients that are asked about with one look at the host."""
 
 
-class Lites(Storing):
+class Lites(SharedStore):
     _counts: OrderedDict[str, int]
     """By client id, the one that was asked about longest ago first."""
     _gone: LiteGoneHandler | None = None

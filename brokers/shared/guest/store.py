@@ -46,7 +46,7 @@ _ENVELOPE = 1024
 """Bytes that a message may need beside its body and properties, so that parts of a send fit."""
 
 
-class Storing(Facet):
+class SharedStore(Facet):
     _taking: dict[int, Under]
     """By the number of the request, of this connection."""
     _all_came: asyncio.Future[None] | None = None

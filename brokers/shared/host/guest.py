@@ -12,7 +12,7 @@ from brokers.client_registration import RegistersClients
 from brokers.relay import BrokerAnswer
 from brokers.shared.codec.calls import CALLS, CHECK, DONE, FAILED, GONE, LEFT, decode, encode
 from brokers.shared.codec.errors import ERROR
-from brokers.shared.host.pending_calls import House, Serving
+from brokers.shared.host.pending_calls import HostContext, PendingCalls
 from brokers.shared.session.clients import (
     ANSWER,
     CHANGED,
@@ -57,24 +57,24 @@ _LONGEST_FAILURE = 16 * 1024
 class Guest:
     """A connection of a gateway, from its first byte to its last."""
 
-    def __init__(self, house: House, on_over: Callable[[Guest], None]) -> None:
+    def __init__(self, host_context: HostContext, on_over: Callable[[Guest], None]) -> None:
         self.proved = False
         self.over = False
-        self._house = house
+        self._host_context = host_context
         self._on_over = on_over
         self.channel = Channel(
             "a gateway",
-            loop=house.loop,
-            clock=house.clock,
-            settings=house.settings,
+            loop=host_context.loop,
+            clock=host_context.clock,
+            settings=host_context.settings,
             probe=_probe,
             on_asked=self._asked,
             on_opened=self._opened,
             on_over=self._ended,
             first_frame_bytes=_FIRST_FRAME,
         )
-        self.serving = Serving(house, self.channel)
-        self._gone = house.loop.create_future()
+        self.serving = PendingCalls(host_context, self.channel)
+        self._gone = host_context.loop.create_future()
         self._guest_nonce = ""
         self._nonce = ""
         self._members: dict[str, str] = {}
@@ -115,7 +115,7 @@ class Guest:
 
     async def _answered(self, code: int, body: bytes, timeout_s: float) -> Command:
         """Raises BrokerUnavailable, BrokerTimeout, BrokerBusy."""
-        request = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
+        request = self.channel.ask(code, {}, body, self._host_context.clock.monotonic(), timeout_s)
         try:
             return await request.future
         except asyncio.CancelledError:
@@ -147,7 +147,7 @@ class Guest:
         await self.serving.stop()
         self.channel.finish("the host stopped")
         if not self.over:
-            await asyncio.wait((self._gone,), timeout=self._house.settings.stop_s)
+            await asyncio.wait((self._gone,), timeout=self._host_context.settings.stop_s)
             self.channel.close("the host stopped")
 
     async def _hush(self) -> None:
@@ -155,7 +155,9 @@ class Guest:
         if not self.proved or self.over:
             return
         try:
-            request = self.channel.ask(PortCode.LEAVING, {}, AT_ONCE, self._house.clock.monotonic(), _HUSH_S)
+            request = self.channel.ask(
+                PortCode.LEAVING, {}, AT_ONCE, self._host_context.clock.monotonic(), _HUSH_S
+            )
             await request.future
         except GatewayError as error:
             _log.info(
@@ -165,7 +167,7 @@ class Guest:
     # -- heard from the connection --------------------------------------------------------------
 
     def _opened(self, channel: Channel) -> None:
-        self._house.clock.call_later(self._house.settings.hello_s, self._proves_in_time)
+        self._host_context.clock.call_later(self._host_context.settings.hello_s, self._proves_in_time)
 
     def _proves_in_time(self) -> None:
         if not self.proved and not self.over:
@@ -201,15 +203,15 @@ class Guest:
         elif code == PortCode.LITE_LEFT:
             client_id, said_so = decode(LEFT, request.body)
             self.serving.lite_clients.discard(client_id)
-            lite = self._house.broker.capability(LiteTopics)
+            lite = self._host_context.broker.capability(LiteTopics)
             if lite is not None:
                 lite.leave_lite(client_id, said_so=said_so)
         else:
             self.serving.refuse(request, Unsupported(f"request {code} between gateways"))
 
     def _member_here(self, member: Member) -> None:
-        registers, members = self._house.broker.capability(RegistersClients), self._members
-        room = member.key in members or len(members) < self._house.settings.max_members
+        registers, members = self._host_context.broker.capability(RegistersClients), self._members
+        room = member.key in members or len(members) < self._host_context.settings.max_members
         if room and registers is not None:
             self._forget_id(members.get(member.key))
             members[member.key] = member.client_id
@@ -217,7 +219,7 @@ class Guest:
             registers.client_is_here(client_of(member, self._mark))
 
     def _member_left(self, key: str) -> None:
-        registers = self._house.broker.capability(RegistersClients)
+        registers = self._host_context.broker.capability(RegistersClients)
         client_id = self._members.pop(key, None)
         self._forget_id(client_id)
         if client_id is not None and registers is not None:
@@ -236,7 +238,7 @@ class Guest:
 
     def _meet(self, request: Command) -> None:
         """HELLO, then PROVE; whatever else comes first ends the connection."""
-        secret = self._house.settings.secret
+        secret = self._host_context.settings.secret
         try:
             if request.code == PortCode.HELLO and not self._nonce:
                 self._nonce = make_nonce()
@@ -255,14 +257,14 @@ class Guest:
             return
         self.proved = True
         self.channel.trust()
-        broker = self._house.broker
+        broker = self._host_context.broker
         fields = {"proof": proof(secret, "host", self._guest_nonce, self._nonce)}
         facts = encode(FACTS, HostFacts(broker.name, broker.traits))
         self.channel.answer(request.answer(DONE, fields=fields, body=facts))
 
     def _state(self, body: bytes) -> HostState:
         asked = decode(CLIENTS, body)[:_MOST_ASKED_ABOUT] if body else ()
-        broker = self._house.broker
+        broker = self._host_context.broker
         lite = broker.capability(LiteTopics)
         if lite is None:
             return HostState(broker.figures(), ())
@@ -279,7 +281,7 @@ class Guest:
         self.over = True
         self._gone.set_result(None)
         self.serving.cancel_all()
-        lite = self._house.broker.capability(LiteTopics)
+        lite = self._host_context.broker.capability(LiteTopics)
         if lite is not None:
             for client_id in self.serving.lite_clients:
                 lite.leave_lite(client_id, said_so=False)

@@ -13,7 +13,7 @@ from brokers.relay import AsksGateways, CommandHandler, Relayed
 from brokers.shared.codec.calls import ASK_GATEWAYS, CALLS
 from brokers.shared.host.commands import Commands
 from brokers.shared.host.guest import Guest
-from brokers.shared.host.pending_calls import House
+from brokers.shared.host.pending_calls import HostContext
 from brokers.shared.session.addresses import Address, parse_listening
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
@@ -49,7 +49,7 @@ class BrokerHost(AsksGateways):
         self._broker = broker
         self._clock = clock
         self._guests: set[Guest] = set()
-        self._house: House | None = None
+        self._host_context: HostContext | None = None
         self._server: asyncio.Server | None = None
         self._socket: UnixSocket | None = None
         self._own_check: CheckHandler | None = None
@@ -80,7 +80,7 @@ class BrokerHost(AsksGateways):
         return {
             "shared_guests": len(proved),
             "shared_calls": sum(len(guest.serving) for guest in proved),
-            "shared_given_back_total": self._house.given_back if self._house is not None else 0,
+            "shared_given_back_total": self._host_context.given_back if self._host_context is not None else 0,
         }
 
     async def start(
@@ -102,7 +102,7 @@ class BrokerHost(AsksGateways):
         }
         able = {code: method for code, method in methods.items() if method is not None}
         able[ASK_GATEWAYS.code] = self.ask_gateways
-        self._house = House(self._broker, self._clock, self._settings, loop, able)
+        self._host_context = HostContext(self._broker, self._clock, self._settings, loop, able)
         self._own_check, self._own_gone = check, lite_gone
         self._own_members, self._own_reply = members, reply
         self._broker.on_check(self._check)
@@ -143,15 +143,15 @@ class BrokerHost(AsksGateways):
             await close_server(self._server)
         self._stop_listening()
         await asyncio.gather(*(guest.stop() for guest in list(self._guests)))
-        house = self._house
-        while house is not None and house.work:
-            await asyncio.wait(house.work)
+        host_context = self._host_context
+        while host_context is not None and host_context.work:
+            await asyncio.wait(host_context.work)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _make(self) -> asyncio.BaseProtocol:
-        assert self._house is not None  # noqa: S101
-        guest = Guest(self._house, self._guests.discard)
+        assert self._host_context is not None  # noqa: S101
+        guest = Guest(self._host_context, self._guests.discard)
         if len(self._guests) >= self._settings.max_guests:
             _log.warning("%d gateways share this broker already, another one is refused", len(self._guests))
             guest.channel.close("there are too many guests")

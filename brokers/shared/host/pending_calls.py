@@ -37,7 +37,7 @@ Method = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(slots=True)
-class House:
+class HostContext:
     """What all guests of a host have in common. `methods`: by code, what the broker can do."""
 
     broker: Broker
@@ -50,11 +50,11 @@ class House:
     given_back: int = 0
 
 
-class Serving:
+class PendingCalls:
     """The calls of one guest, answered on its channel."""
 
-    def __init__(self, house: House, channel: Channel) -> None:
-        self.house = house
+    def __init__(self, host_context: HostContext, channel: Channel) -> None:
+        self.host_context = host_context
         self.channel = channel
         self.name = "?"
         self.taking_bytes = 0
@@ -70,25 +70,25 @@ class Serving:
 
     def begin(self, call: Call[..., Any], request: Command) -> None:
         """Start a call; what is wrong with it is answered at once. Raises PeerWireError."""
-        house, opaque = self.house, request.opaque
+        host_context, opaque = self.host_context, request.opaque
         if opaque in self._running:
             raise PeerWireError(f"call {opaque} is under way already")
         try:
             if self._stopping:
                 raise BrokerUnavailable("the host of the broker is stopping")
-            if len(self._running) >= house.settings.max_in_flight:
+            if len(self._running) >= host_context.settings.max_in_flight:
                 raise TooManyRequests(f"{len(self._running)} calls of this gateway are under way already")
-            method = house.methods.get(call.code)
+            method = host_context.methods.get(call.code)
             if method is None:
                 raise Unsupported(f"{call.name} at this broker")
             try:
-                args, named = call.read(Source(request.body, house.clock.monotonic()))
+                args, named = call.read(Source(request.body, host_context.clock.monotonic()))
             except PeerWireError as error:
                 raise BadRequest(f"the arguments of {call.name} cannot be read: {error}") from error
         except GatewayError as error:
             self.refuse(request, error)
             return
-        task = house.loop.create_task(self._serve(call, request, method, args, named))
+        task = host_context.loop.create_task(self._serve(call, request, method, args, named))
         self._running[opaque] = task
         if call.code in WAITING:
             self._waiting.add(task)
@@ -110,7 +110,7 @@ class Serving:
         for task in self._waiting:
             task.cancel()
         if self._running:
-            await asyncio.wait(self._running.values(), timeout=self.house.settings.stop_s)
+            await asyncio.wait(self._running.values(), timeout=self.host_context.settings.stop_s)
         self.cancel_all()
         while self._running:
             await asyncio.wait(self._running.values())
@@ -168,14 +168,14 @@ class Serving:
             return
         undone = None
         if call.code in TAKING and result:
-            undone = _GivingBack(self.house, args[0], args[1], result)
+            undone = _GivingBack(self.host_context, args[0], args[1], result)
         elif (
             call.code == PortCode.SUBSCRIBE_LITE
-            and len(self.lite_clients) < self.house.settings.max_lite_clients
+            and len(self.lite_clients) < self.host_context.settings.max_lite_clients
         ):
             self.lite_clients.add(args[0].client_id)
         try:
-            sink = Sink(self.house.clock.monotonic())
+            sink = Sink(self.host_context.clock.monotonic())
             call.write_result(sink, result)
             self._say(request.answer(DONE, body=sink.data()), undone)
         except LocalWireError as error:
@@ -190,7 +190,7 @@ class _Room:
 
     __slots__ = ("_serving", "held")
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: PendingCalls) -> None:
         self._serving = serving
         self.held = 0
 
@@ -201,7 +201,7 @@ class _Room:
         serving = self._serving
         held = serving.taking_bytes + serving.channel.queued_bytes
         # Half of the queue is for messages, so that what is said beside them never has to be dropped.
-        left = serving.house.settings.max_queued_bytes // 2 - held
+        left = serving.host_context.settings.max_queued_bytes // 2 - held
         if left <= 0:
             raise TooManyRequests(f"the gateway has {held} bytes of messages to read first", alone=True)
         return left
@@ -219,25 +219,29 @@ class _Room:
 class _GivingBack:
     """Called when an answer with messages was certainly not written."""
 
-    __slots__ = ("_context", "_house", "_messages", "_request")
+    __slots__ = ("_context", "_host_context", "_messages", "_request")
 
-    def __init__(self, house: House, context: Context, request: Pop, messages: list[StoredMessage]) -> None:
-        self._house = house
+    def __init__(
+        self, host_context: HostContext, context: Context, request: Pop, messages: list[StoredMessage]
+    ) -> None:
+        self._host_context = host_context
         self._context = context
         self._request = request
         self._messages = messages
 
     def __call__(self) -> None:
-        task = self._house.loop.create_task(self._give_back())
-        self._house.work.add(task)
-        task.add_done_callback(self._house.work.discard)
+        task = self._host_context.loop.create_task(self._give_back())
+        self._host_context.work.add(task)
+        task.add_done_callback(self._host_context.work.discard)
 
     async def _give_back(self) -> None:
         receipts = [message.receipt for message in self._messages]
         request = self._request
         try:
-            freed = await self._house.broker.give_back(self._context, request.topic, request.group, receipts)
+            freed = await self._host_context.broker.give_back(
+                self._context, request.topic, request.group, receipts
+            )
         except GatewayError as error:
             _log.warning("%d messages that no gateway got come back later: %s", len(receipts), error.sentence)
         else:
-            self._house.given_back += freed
+            self._host_context.given_back += freed

@@ -6,6 +6,7 @@ with RocketMQ(brokers=pairs("broker-a", "broker-b")) as cluster:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from popgate.errors import PeerWireError
 from popgate.testing.rocketmq import plans
 from popgate.testing.rocketmq.downloads import chosen_version, jars
 from popgate.testing.rocketmq.plans import BrokerPlan
@@ -92,6 +94,19 @@ class RocketMQ:
                 if server.address == known.get(plans.MASTER):
                     return server
         raise KeyError(f"{name} has no master")
+
+    def leading_controller(self) -> JavaServer:
+        """The name server whose controller is the leader of all. Raises KeyError when there is none."""
+        for server, port in zip(self.name_servers, self._controller_ports, strict=False):
+            with contextlib.suppress(OSError, PeerWireError):
+                if server.runs and self._leads(f"127.0.0.1:{port}"):
+                    return server
+        raise KeyError("no controller leads")
+
+    @staticmethod
+    def _leads(controller: str) -> bool:
+        response = ask(controller, RequestCode.CONTROLLER_GET_METADATA_INFO, timeout_s=_POLLED_FOR_S)
+        return response.fields.get("isLeader") == "true"
 
     def _alive_name_servers(self) -> list[str]:
         return [server.address for server in self.name_servers if server.runs]

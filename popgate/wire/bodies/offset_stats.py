@@ -39,7 +39,7 @@ class QueueOffsets:
 
 
 @dataclass(slots=True, frozen=True)
-class QueueStanding:
+class QueueProgress:
     """Where a group stands on a queue: the queue's end, the group's committed and pulled offsets.
 
     `last_ms` is the store time of the message that was consumed last.
@@ -51,7 +51,7 @@ class QueueStanding:
     last_ms: int = 0
 
     @classmethod
-    def read(cls, part: Mapping[str, Any]) -> QueueStanding:
+    def read(cls, part: Mapping[str, Any]) -> QueueProgress:
         return cls(
             parts.number(part, "brokerOffset"),
             parts.number(part, "consumerOffset"),
@@ -102,7 +102,7 @@ class TopicStats:
 class ConsumeStats:
     """Where a group stands on one broker; `rate` is in messages per second."""
 
-    standings: Mapping[MessageQueue, QueueStanding]
+    standings: Mapping[MessageQueue, QueueProgress]
     rate: float = 0.0
 
     @classmethod
@@ -111,7 +111,7 @@ class ConsumeStats:
         table = parts.table(part, "offsetTable")
         return cls(
             {
-                MessageQueue.of_key(key): QueueStanding.read(parts.as_object(value, "offsetTable"))
+                MessageQueue.of_key(key): QueueProgress.read(parts.as_object(value, "offsetTable"))
                 for key, value in table.items()
             },
             parts.real(part, "consumeTps"),

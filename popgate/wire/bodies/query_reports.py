@@ -24,19 +24,22 @@ _LONGEST: Final = 64 * 1024
 _LARGEST: Final = 1e300
 FIGURES: Final[Mapping[str, tuple[str, str]]] = {
     # name: type, help
-    "input_rows_total": ("counter", "Rows read, since the driver listens."),
-    "input_rows_per_second": ("gauge", "Rows that came in, of the last trigger."),
-    "processed_rows_per_second": ("gauge", "Rows that were processed, of the last trigger."),
-    "batch_id": ("gauge", "The number of the last batch."),
-    "batch_seconds": ("gauge", "How long the last trigger took."),
-    "state_rows": ("gauge", "Rows of state that the query keeps."),
-    "late_rows_total": ("counter", "Rows that came too late for the watermark, since the driver listens."),
+    "input_rows_total": ("counter", "Rows read since the driver began to report."),
+    "input_rows_per_second": ("gauge", "Rows read per second in the last trigger."),
+    "processed_rows_per_second": ("gauge", "Rows processed per second in the last trigger."),
+    "batch_id": ("gauge", "Number of the last batch."),
+    "batch_seconds": ("gauge", "Duration of the last trigger."),
+    "state_rows": ("gauge", "Rows of state held by the query."),
+    "late_rows_total": (
+        "counter",
+        "Rows dropped as later than the watermark since the driver began to report.",
+    ),
 }
 """Of a query."""
 LAGS: Final[Mapping[str, str]] = {
-    "lag_min": "Offsets that the queue that is least behind has and the query has not read.",
-    "lag_max": "The same of the queue that is most behind.",
-    "lag_avg": "The same as a mean over the queues.",
+    "lag_min": "Unread offsets of the queue with the smallest lag.",
+    "lag_max": "Unread offsets of the queue with the greatest lag.",
+    "lag_avg": "Unread offsets, the mean over the queues.",
 }
 """Gauges of each of its sources that reads topics."""
 

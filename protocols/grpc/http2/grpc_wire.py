@@ -12,7 +12,7 @@ from popgate.errors import LocalWireError
 from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, borne, packed, unpacked
 from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape, Status
 from protocols.grpc.http2.frames.codes import ErrorCode, Flood, Http2Error, StreamError
-from protocols.grpc.http2.frames.held_requests import KEEPING, Keeping
+from protocols.grpc.http2.frames.held_requests import KEEPING, HeldRequests
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.http2.frames.request_head import Head, MalformedHead, check_trailers, timeout_s
 from protocols.grpc.http2.frames.stream import Stream
@@ -44,7 +44,7 @@ class _Refusal(Exception):
         self.metadata = metadata
 
 
-class GrpcWire(Keeping):
+class GrpcWire(HeldRequests):
     """The server's side of a connection. `shapes`: the served paths.
 
     A call, reported by `Called` or `Opened`, is answered with `answer`, or `write` and `finish`; until

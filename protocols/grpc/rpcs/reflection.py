@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.pb.pool import POOL
 from protocols.grpc.transport import CallFailed, CallStatus
 
@@ -50,7 +50,7 @@ class Reflection:
         self._most_streams = most_streams
         self._open = 0
         """Streams: those that wait for a question, and those that wait until an answer is read."""
-        self._streams = Waits()
+        self._streams = LongPolls()
 
     def __repr__(self) -> str:
         return f"<Reflection open {self._open}>"

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from popgate.sockets.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
-from protocols.drain import CUT_S, UnderWay
+from protocols.drain import CUT_S, InFlightCalls
 from protocols.grpc.codec.packer import EncodedAnswer
 from protocols.grpc.codec.request_reader import Unreadable, measuring_reader_of, reader_of
 from protocols.grpc.pb import service_pb2 as rpc
@@ -160,7 +160,7 @@ class GrpcioServer:
         self._closing: asyncio.Future[None] | None = None
         self._told: asyncio.Event | None = None
         """There while a drain keeps answers back; set when connections have been told to go away."""
-        self.under_way = UnderWay()
+        self.under_way = InFlightCalls()
 
     def __repr__(self) -> str:
         return f"<GrpcioServer {joined(self._host, self.port)}>"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from protocols.eager_tasks import Running
+from protocols.eager_tasks import EagerTask
 from protocols.grpc.http2.events import Status
 from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.hpack.decoder import HpackError
@@ -32,7 +32,7 @@ class Http2Call:
         self.stream = stream
         self.parse: Callable[[bytes], Any] | None = None
         """What makes commands of bytes; None: they are read as they are."""
-        self._running: Running | None = None
+        self._running: EagerTask | None = None
         self._said: deque[bytes | None] | None = None
         self._read: asyncio.Future[None] | None = None
         self._future: asyncio.Future[None] | None = None
@@ -74,7 +74,7 @@ class Http2Call:
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._running = Running(work, self.connection.loop, self._ended)
+        self._running = EagerTask(work, self.connection.loop, self._ended)
         self._running.start()
 
     @property

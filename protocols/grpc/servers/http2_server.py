@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from protocols.admission import Admission
-from protocols.drain import CUT_S, UnderWay
+from protocols.drain import CUT_S, InFlightCalls
 from protocols.entrances import Entrance, Opening
 from protocols.grpc.codec.request_reader import Unreadable, reader_of
 from protocols.grpc.http2.events import Shape
@@ -84,7 +84,7 @@ class Http2Server:
             max_per_address=max_per_address,
             handshake_s=handshake_s,
         )
-        self.under_way = UnderWay()
+        self.under_way = InFlightCalls()
         self._strangers = TlsStrangers()
         self.connections: set[Http2Connection] = set()
         self._methods: dict[str, tuple[Shape, Serve]] = {}

@@ -13,7 +13,7 @@ from popgate.errors import BadRequest, Fault, IllegalOffset, NotFound, shown
 from processors.budgets import Budgets
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import notices_only_an_end
 from protocols.grpc.codec.errors import OK, status_of
@@ -31,8 +31,8 @@ class Positions:
 
     def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
-        self._polls = Waits()
-        self._waits_first = Waits()
+        self._polls = LongPolls()
+        self._waits_first = LongPolls()
         """Polls and telemetry streams of clients that notice only the end of a connection: they end when a
         drain begins, also where the others last as long as it does, and when their connection is to go."""
 

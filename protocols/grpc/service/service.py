@@ -21,7 +21,7 @@ from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.produce.message_checks import check_count
 from processors.requests import NOTHING_SAID, Said
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import can_receive, notices_only_an_end
 from protocols.grpc.codec.endpoints import dialled_endpoints
@@ -60,7 +60,7 @@ class MessagingService(Positions):
         self._advertised = advertised
         self._open: dict[asyncio.Task[Any], TelemetryStream] = {}
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
-        self._streams = Waits()
+        self._streams = LongPolls()
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
 

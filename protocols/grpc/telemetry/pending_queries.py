@@ -38,7 +38,7 @@ def next_nonce() -> str:
     return str(next(_nonces))
 
 
-class Asked:
+class PendingQueries:
     """The open questions of one stream; `left` ends them all."""
 
     def __init__(self, client_id: str) -> None:
@@ -46,7 +46,7 @@ class Asked:
         self._open: dict[str, ClientQuery] = {}
 
     def __repr__(self) -> str:
-        return f"<Asked {self._client_id} open {len(self._open)}>"
+        return f"<PendingQueries {self._client_id} open {len(self._open)}>"
 
     def command_for(self, question: ClientQuery) -> tuple[str, TelemetryCommand] | None:
         """The nonce and the command to write; None when too many wait, or it is no question for a client."""

@@ -16,7 +16,7 @@ from processors.clients.client_registry import ClientKind, connection_of
 from processors.clients.query import ClientQuery, RunningInfoQuestion
 from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.errors import OK, is_clients_fault, status_of
 from protocols.grpc.pb.definition_pb2 import Settings
@@ -28,7 +28,7 @@ from protocols.grpc.pb.service_pb2 import (
 )
 from protocols.grpc.telemetry import settings as client_settings
 from protocols.grpc.telemetry.outbox import GONE, Outbox
-from protocols.grpc.telemetry.pending_queries import Asked, next_nonce
+from protocols.grpc.telemetry.pending_queries import PendingQueries, next_nonce
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, TelemetryChannel
 
 _FLUSH_S = 1.0
@@ -55,7 +55,7 @@ class TelemetryStream:
         self._client: TelemetryClient | None = None
         self._settings: Settings | None = None
         self._outbox = Outbox(commands, context)
-        self._asked = Asked(context.client_id)
+        self._asked = PendingQueries(context.client_id)
         self.alive = True
         self.is_sent_away = False
         """Whether it ends since its connection is to go: the client lives, and may be at another replica."""
@@ -64,7 +64,7 @@ class TelemetryStream:
         state = "alive" if self.alive else "ended"
         return f"<TelemetryStream {self._context.client_id} {state} {self._outbox!r} {self._asked!r}>"
 
-    async def run(self, waits: Waits) -> None:
+    async def run(self, waits: LongPolls) -> None:
         """Answer commands until the stream ends. Raises CallFailed for settings that cannot be."""
         bad: BadRequest | None = None
         try:
@@ -80,7 +80,7 @@ class TelemetryStream:
             bad = None  # its traceback has this frame
             self._over()
 
-    async def _serve(self, waits: Waits) -> None:
+    async def _serve(self, waits: LongPolls) -> None:
         while (command := await waits.wait(self._commands.read())) is not None:
             match command.WhichOneof("command"):
                 case "settings":

@@ -48,7 +48,7 @@ from protocols.remoting.clients.remoting_client import (
 )
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
 
 _EXPIRY_S: Final = 120.0
@@ -71,16 +71,16 @@ class Heartbeats:
 
     def __init__(
         self,
-        house: DoorHouse,
+        door_context: DoorContext,
         checks: Checks = no_check,
         left: Callable[[Peer, str], None] = _nobody_minds,
     ) -> None:
         self._left = left
-        self._processor = house.processor
-        self._clients = house.processor.clients
-        self._clock = house.clock
+        self._processor = door_context.processor
+        self._clients = door_context.processor.clients
+        self._clock = door_context.clock
         self._checks = checks
-        self._brokers = Brokers(house)
+        self._brokers = Brokers(door_context)
         self._connections: dict[Peer, Memberships] = {}
 
     def __repr__(self) -> str:

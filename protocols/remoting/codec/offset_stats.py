@@ -5,14 +5,14 @@ from __future__ import annotations
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.model import Bounds, Progress
-from popgate.wire.bodies.offset_stats import QueueStanding
+from popgate.wire.bodies.offset_stats import QueueProgress
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
 
 
 async def standing_of(
     processor: MessagingProcessor, context: Context, topic: str, progress: Progress
-) -> QueueStanding:
+) -> QueueProgress:
     """With the time of the message that was consumed last."""
     last_ms = await stored_ms(
         processor,
@@ -21,7 +21,7 @@ async def standing_of(
         progress.bounds,
         progress.committed - 1,
     )
-    return QueueStanding(progress.bounds.maximum, progress.committed, progress.frontier, last_ms)
+    return QueueProgress(progress.bounds.maximum, progress.committed, progress.frontier, last_ms)
 
 
 async def stored_ms(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from popgate.wire.frames.remoting import Command
 from processors.budgets import Allowance
-from protocols.eager_tasks import Running
+from protocols.eager_tasks import EagerTask
 from protocols.remoting.door import Door
 from protocols.remoting.requests import Request
 
@@ -70,10 +70,10 @@ class RemotingCall:
         self.waits = waits
         self.late = False
         """Whether it came when the drain had begun."""
-        self._running: Running | None = None
+        self._running: EagerTask | None = None
 
     def run(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
-        self._running = Running(door.serve(self.request), loop, self._ended)
+        self._running = EagerTask(door.serve(self.request), loop, self._ended)
         self._running.start()
 
     def cancel(self) -> None:

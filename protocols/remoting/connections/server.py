@@ -12,7 +12,7 @@ from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import V5_3_1, Command
 from processors.budgets import Allowance, Budgets
 from protocols.admission import Admission
-from protocols.drain import CUT_S, UnderWay
+from protocols.drain import CUT_S, InFlightCalls
 from protocols.entrances import Entrance, Opening
 from protocols.handed_connections import Listener
 from protocols.observers import ConnectionObserver, NullConnections
@@ -97,7 +97,7 @@ class RemotingServer:
             max_per_address=max_per_address,
             handshake_s=handshake_s,
         )
-        self.under_way = UnderWay()
+        self.under_way = InFlightCalls()
         self._strangers = TlsStrangers()
         self.connections: set[RemotingConnection] = set()
         self._loop: asyncio.AbstractEventLoop

@@ -19,7 +19,7 @@ from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 _UPPER: Final = "UPPER"
 _YOUNG_MS: Final = 3_600_000
@@ -31,11 +31,11 @@ Named = tuple[str, str, int]
 class OffsetHandler:
     """Serves requests about the offsets of one queue."""
 
-    def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:
-        self._mapped = mapped if mapped is not None else Mapped(house)
-        self._processor = house.processor
-        self._clock = house.clock
-        self._places = Places(house)
+    def __init__(self, door_context: DoorContext, mapped: Mapped | None = None) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(door_context)
+        self._processor = door_context.processor
+        self._clock = door_context.clock
+        self._places = Places(door_context)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

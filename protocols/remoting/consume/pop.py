@@ -31,12 +31,12 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.properties import POP_CK, set_property
 from processors.requests import Receive
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.remoting.clients.remoting_client import consumer_key, filter_kind_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_all
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 
 LARGEST_BATCH: Final = 64 * 1024
@@ -49,11 +49,11 @@ _POP_CK: Final = POP_CK.encode()
 class PopHandler:
     """Serves POP_MESSAGE and what follows it."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
-        self._brokers = Brokers(house)
-        self._polls = Waits()
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
+        self._brokers = Brokers(door_context)
+        self._polls = LongPolls()
         self._returns: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:

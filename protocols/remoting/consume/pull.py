@@ -17,7 +17,7 @@ from popgate.wire.bodies.heartbeats import SubscriptionData
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.records import encode_all
@@ -25,7 +25,7 @@ from protocols.remoting.mapped.answers import key_of
 from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request
 from protocols.remoting.routing import Brokers, broker_of
 
 COMMIT: Final = 0x1
@@ -57,15 +57,15 @@ class PullHandler:
     """Serves pulls."""
 
     def __init__(
-        self, house: DoorHouse, subscriptions: Subscriptions = _none, mapped: Mapped | None = None
+        self, door_context: DoorContext, subscriptions: Subscriptions = _none, mapped: Mapped | None = None
     ) -> None:
-        self._mapped = mapped if mapped is not None else Mapped(house)
-        self._processor = house.processor
-        self._clock = house.clock
+        self._mapped = mapped if mapped is not None else Mapped(door_context)
+        self._processor = door_context.processor
+        self._clock = door_context.clock
         self._subscriptions = subscriptions
-        self._polls = Waits()
-        self._places = Places(house)
-        self._brokers = Brokers(house)
+        self._polls = LongPolls()
+        self._places = Places(door_context)
+        self._brokers = Brokers(door_context)
         self._commits: dict[QueueKey, float] = {}
         """Until when no pull needs to write the position of a group on a queue: every one brings it along."""
 

@@ -17,7 +17,7 @@ from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax import parts
 from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.members.members import PushMember, nobody
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 _MODES = {"POP": True, "PULL": False}
 
@@ -25,9 +25,9 @@ _MODES = {"POP": True, "PULL": False}
 class QueueAssignmentHandler:
     """Serves QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
 
-    def __init__(self, house: DoorHouse, push_member: PushMember = nobody) -> None:
-        self._processor = house.processor
-        self._assigning = house.processor.queue_assignment
+    def __init__(self, door_context: DoorContext, push_member: PushMember = nobody) -> None:
+        self._processor = door_context.processor
+        self._assigning = door_context.processor.queue_assignment
         self._push_member = push_member
 
     def handlers(self) -> Mapping[int, Handler]:

@@ -10,14 +10,14 @@ from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks, encode_lo
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
 from protocols.remoting.clients.remoting_client import consumer_key
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 
 class QueueLockHandler:
     """Serves locks."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

@@ -17,7 +17,7 @@ from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.log_places import broker_in, resolve_place
 from protocols.remoting.mapped.handler import Mapped
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 
 _MOST_RETRIES: Final = (1 << 31) - 2
@@ -26,10 +26,10 @@ _MOST_RETRIES: Final = (1 << 31) - 2
 class SendBackHandler:
     """Serves CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:
-        self._mapped = mapped if mapped is not None else Mapped(house)
-        self._processor = house.processor
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext, mapped: Mapped | None = None) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(door_context)
+        self._processor = door_context.processor
+        self._brokers = Brokers(door_context)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}

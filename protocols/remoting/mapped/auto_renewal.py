@@ -56,7 +56,7 @@ class Batch:
         return (self.at, self.number) < (other.at, other.number)
 
 
-class Renewing:
+class MappedRenewal:
     """`forget`: called with messages that are no longer held, because they expired."""
 
     def __init__(self, processor: MessagingProcessor, clock: Clock, forget: Callable[[Held], None]) -> None:
@@ -72,7 +72,7 @@ class Renewing:
         """Messages, since the start."""
 
     def __repr__(self) -> str:
-        return f"<Renewing batches {len(self._heap)} tasks {len(self._tasks)}>"
+        return f"<MappedRenewal batches {len(self._heap)} tasks {len(self._tasks)}>"
 
     def delivered(self, connection: ConnectionHoldings, held: list[Held]) -> None:
         self._count += 1

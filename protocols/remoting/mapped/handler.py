@@ -24,12 +24,12 @@ from popgate.wire.frames.remoting import Command
 from processors.consume.receive_rules import surely_held_until
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull, Receive
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.remoting.codec.fields import long_number
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_numbered
 from protocols.remoting.mapped.answers import MOST_BYTES, fitting, key_of, nothing, numbered
-from protocols.remoting.mapped.auto_renewal import HOLD_MS, Renewing
+from protocols.remoting.mapped.auto_renewal import HOLD_MS, MappedRenewal
 from protocols.remoting.mapped.holdings import ConnectionHoldings, PlaceIndex
 from protocols.remoting.mapped.offsets import (
     MOST_WINDOW,
@@ -39,17 +39,17 @@ from protocols.remoting.mapped.offsets import (
     QueueKey,
     is_virtual,
 )
-from protocols.remoting.mapped.pull_decision import Deciding, Members, nobody
+from protocols.remoting.mapped.pull_decision import Members, PullDecision, nobody
 from protocols.remoting.mapped.retries import Retries, reads_apart
-from protocols.remoting.mapped.send_back import Returning
+from protocols.remoting.mapped.send_back import MappedSendBack
 from protocols.remoting.mapped.settlement import (
     GONE,
     RESTARTED,
     SWITCHED,
     UNREAD,
-    Ending,
+    MappedSettlement,
 )
-from protocols.remoting.requests import DoorHouse, Peer, Request
+from protocols.remoting.requests import DoorContext, Peer, Request
 from protocols.remoting.routing import Brokers
 
 _COMMIT: Final = 0x1
@@ -64,24 +64,26 @@ _MOST_ENDING: Final = 4 * MOST_WINDOW
 """Messages of a queue that are to be acknowledged, above which nothing is taken: the broker is in trouble."""
 
 
-class Mapped(Deciding):
+class Mapped(PullDecision):
     """The messages that clients of mapped groups hold through one door, and their settlement."""
 
     def __init__(
-        self, house: DoorHouse, members: Members = nobody, groups: MappedGroups | None = None
+        self, door_context: DoorContext, members: Members = nobody, groups: MappedGroups | None = None
     ) -> None:
-        super().__init__(house, members, groups)
-        self._house = house
-        house.ends.callback(self._groups.on_switch(self.switched))
-        self._brokers = Brokers(house)
+        super().__init__(door_context, members, groups)
+        self._door_context = door_context
+        door_context.ends.callback(self._groups.on_switch(self.switched))
+        self._brokers = Brokers(door_context)
         self._connections: dict[Peer, ConnectionHoldings] = {}
         self._index = PlaceIndex()
-        self._ending = Ending(house.processor, house.clock, self._index)
-        house.ends.callback(self._closed, house.processor.retry_reclaimer.after(self._ending.all_told))
-        self._renewing = Renewing(house.processor, house.clock, self._ending.settle)
-        self._polls = Waits()
-        self._returning = Returning(house, self._index, self._ending)
-        house.ends.callback(house.processor.door_figures.add(self.figures))
+        self._ending = MappedSettlement(door_context.processor, door_context.clock, self._index)
+        door_context.ends.callback(
+            self._closed, door_context.processor.retry_reclaimer.after(self._ending.all_told)
+        )
+        self._renewing = MappedRenewal(door_context.processor, door_context.clock, self._ending.settle)
+        self._polls = LongPolls()
+        self._returning = MappedSendBack(door_context, self._index, self._ending)
+        door_context.ends.callback(door_context.processor.door_figures.add(self.figures))
         self.pauses = 0
         """Pulls that met a full window, since the start."""
 
@@ -127,7 +129,7 @@ class Mapped(Deciding):
     def _closed(self, forget: Callable[[], None]) -> None:
         """The door is closed. A move of a group's unfinished messages waits for settlements in progress."""
         telling = asyncio.get_running_loop().create_task(self._ending.all_told())
-        self._house.processor.settlement.finishes(telling)
+        self._door_context.processor.settlement.finishes(telling)
         telling.add_done_callback(lambda _: forget())
 
     # -- pulls ------------------------------------------------------------------------------------
@@ -351,7 +353,7 @@ class Mapped(Deciding):
         if connection is None:
             context = replace(request.context, allowance=None, deadline=None)
             connection = self._connections[peer] = ConnectionHoldings(
-                context, Retries(self._house, f"popgate-retries-{uuid4()}")
+                context, Retries(self._door_context, f"popgate-retries-{uuid4()}")
             )
             peer.on_gone(partial(self._gone, peer))
         return connection

@@ -17,7 +17,7 @@ from protocols.remoting.mapped.proofs import Proofs
 from protocols.remoting.mapped.resets import Resets
 from protocols.remoting.mapped.seeks import Seeks
 from protocols.remoting.mapped.start_position import Beginnings
-from protocols.remoting.requests import DoorHouse, Peer, Request
+from protocols.remoting.requests import DoorContext, Peer, Request
 
 Members = Callable[[Peer, str], bool]
 """Whether a client of this connection is a clustering push consumer of the group, as its heartbeat said."""
@@ -33,20 +33,20 @@ def _nobody_tells(_context: Context, _peer: Peer, _key: QueueKey, _offset: int) 
     """Then its pulls are led there, after a while."""
 
 
-class Deciding:
+class PullDecision:
     """What is known of groups and members when a pull comes."""
 
     def __init__(
-        self, house: DoorHouse, members: Members = nobody, groups: MappedGroups | None = None
+        self, door_context: DoorContext, members: Members = nobody, groups: MappedGroups | None = None
     ) -> None:
-        self._clock = house.clock
-        self._processor = house.processor
+        self._clock = door_context.clock
+        self._processor = door_context.processor
         self.members = members
-        self._groups = groups if groups is not None else house.processor.mapped_groups
-        self._beginnings = Beginnings(house)
-        self.proofs = Proofs(self._groups, house.clock)
-        self.seeks = Seeks(house.clock)
-        self.resets = Resets(house.clock)
+        self._groups = groups if groups is not None else door_context.processor.mapped_groups
+        self._beginnings = Beginnings(door_context)
+        self.proofs = Proofs(self._groups, door_context.clock)
+        self.seeks = Seeks(door_context.clock)
+        self.resets = Resets(door_context.clock)
         self.on_reset_elsewhere: Callable[[Context, Peer, QueueKey, int], None] = _nobody_tells
         """Who tells a member where it is to go on."""
 

@@ -19,9 +19,9 @@ from popgate.model import Bounds, Pulled
 from popgate.naming import retry_topic
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.remoting.mapped.offsets import QueueKey
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 
 _RENEW_S: Final = 20.0
 """A lease lasts three times as long."""
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 class Retries:
     """Who reads the retries of mapped groups here, of one connection. `owner`: its name at the broker."""
 
-    __slots__ = ("_asked", "_house", "_leased", "_processor", "_tasks", "owner")
+    __slots__ = ("_asked", "_door_context", "_leased", "_processor", "_tasks", "owner")
 
-    def __init__(self, house: DoorHouse, owner: str) -> None:
-        self._house = house
-        self._processor = house.processor
+    def __init__(self, door_context: DoorContext, owner: str) -> None:
+        self._door_context = door_context
+        self._processor = door_context.processor
         self.owner = owner
         self._leased: dict[QueueKey, float] = {}
         """Until when a queue need not be asked for again (loop seconds): a while before its lease is over."""
@@ -51,7 +51,7 @@ class Retries:
     def __repr__(self) -> str:
         return f"<Retries {self.owner} leased {len(self._leased)}>"
 
-    async def pull(self, context: Context, asked: Pull, key: QueueKey, waits: Waits) -> Pulled:
+    async def pull(self, context: Context, asked: Pull, key: QueueKey, waits: LongPolls) -> Pulled:
         """What comes next to the member that reads the queue; nothing, after a while, to the others.
 
         Raises what `MessagingProcessor.pull` raises.
@@ -62,7 +62,7 @@ class Retries:
         if not await self._has(context, key):
             bounds = await self._processor.offsets.bounds(context, asked.topic, asked.broker, asked.queue_id)
             if asked.wait_s:
-                await waits.wait(pause(self._house.clock, min(asked.wait_s, _ASK_S)))
+                await waits.wait(pause(self._door_context.clock, min(asked.wait_s, _ASK_S)))
             return Pulled([], asked.offset, bounds)
         place = asked.topic, asked.broker, asked.queue_id
         done = await self._processor.offsets.committed(context, key.group, *place)
@@ -105,7 +105,7 @@ class Retries:
 
     async def _has(self, context: Context, key: QueueKey) -> bool:
         """Whether the queue is leased here. One that cannot be asked for is not."""
-        now = self._house.clock.monotonic()
+        now = self._door_context.clock.monotonic()
         if now < self._leased.get(key, 0.0):
             return True
         if key not in self._leased and now < self._asked.get(key, 0.0):

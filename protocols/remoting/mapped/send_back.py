@@ -12,19 +12,19 @@ from popgate.groups.delay_levels import delay_ms_of
 from popgate.model import SendBack
 from protocols.remoting.mapped.holdings import ConnectionHoldings, PlaceIndex
 from protocols.remoting.mapped.offsets import Fate
-from protocols.remoting.mapped.settlement import Ending, answered, unasked, with_asked
-from protocols.remoting.requests import DoorHouse, Request
+from protocols.remoting.mapped.settlement import MappedSettlement, answered, unasked, with_asked
+from protocols.remoting.requests import DoorContext, Request
 
 _FIRST_LEVEL: Final = 3
 """Of the first retry, where the client leaves it to the broker; each one rests for a level more."""
 
 
-class Returning:
+class MappedSendBack:
     """Serves requests to send back held messages."""
 
-    def __init__(self, house: DoorHouse, index: PlaceIndex, ending: Ending) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext, index: PlaceIndex, ending: MappedSettlement) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
         self._index = index
         self._ending = ending
 

@@ -35,7 +35,7 @@ Work = Callable[[list[Held]], Coroutine[Any, Any, None]]
 _log = logging.getLogger(__name__)
 
 
-class Ending:
+class MappedSettlement:
     """Acknowledges and returns messages that clients no longer hold."""
 
     def __init__(self, processor: MessagingProcessor, clock: Clock, index: PlaceIndex) -> None:
@@ -52,7 +52,7 @@ class Ending:
         """How many, by cause, since the start."""
 
     def __repr__(self) -> str:
-        return f"<Ending tasks {len(self._tasks)} again {len(self._again)}>"
+        return f"<MappedSettlement tasks {len(self._tasks)} again {len(self._again)}>"
 
     def acknowledge(self, connection: ConnectionHoldings, done: Sequence[Held]) -> None:
         """Their client has finished these."""

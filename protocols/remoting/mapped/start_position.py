@@ -16,7 +16,7 @@ from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from processors.requests import Pull
-from protocols.remoting.requests import DoorHouse, Peer
+from protocols.remoting.requests import DoorContext, Peer
 
 _TRIES: Final = 20
 _PAUSE_S: Final = 0.1
@@ -27,9 +27,9 @@ _MOST_KNOWN: Final = 16_384
 class Beginnings:
     """Sets first positions."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
         self._under_way: dict[tuple[str, str, str, int], asyncio.Task[bool]] = {}
         self._known: dict[Peer, set[tuple[str, str, str, int]]] = {}
         """Queues that clients of a connection read by true pull, on which their groups have begun."""

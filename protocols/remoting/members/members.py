@@ -33,9 +33,9 @@ from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.merged_responses import clients_of
 from protocols.remoting.mapped.handler import Mapped
 from protocols.remoting.mapped.offsets import QueueKey
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request
 from protocols.remoting.tools.relay import BrokersBehind
-from protocols.remoting.virtual.translation import Translating
+from protocols.remoting.virtual.translation import VirtualQueueTranslator
 
 PushMember = Callable[[Peer, str], RemotingClient | None]
 """The client of a connection that is a push consumer of a group and shares its messages."""
@@ -67,21 +67,21 @@ class Members:
 
     def __init__(
         self,
-        house: DoorHouse,
+        door_context: DoorContext,
         push_member: PushMember = nobody,
-        translating: Translating | None = None,
+        translator: VirtualQueueTranslator | None = None,
         mapped: Mapped | None = None,
         is_here: Callable[[Peer], bool] = _everybody,
     ) -> None:
         """`is_here`: whether a connection is one of this listener, not of another one of the gateway."""
-        self._mapped = mapped if mapped is not None else Mapped(house)
-        self._translating = translating if translating is not None else Translating(house)
-        self._processor = house.processor
-        self._clock = house.clock
-        self._clients = house.processor.clients
+        self._mapped = mapped if mapped is not None else Mapped(door_context)
+        self._translator = translator if translator is not None else VirtualQueueTranslator(door_context)
+        self._processor = door_context.processor
+        self._clock = door_context.clock
+        self._clients = door_context.processor.clients
         self._changed: set[str] = set()
-        house.ends.callback(self._clients.on_members.add(self.changed))
-        house.ends.callback(self._processor.offsets.on_reset.add(self.resetting))
+        door_context.ends.callback(self._clients.on_members.add(self.changed))
+        door_context.ends.callback(self._processor.offsets.on_reset.add(self.resetting))
         self._mapped.on_reset_elsewhere = self._gather
         self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
         """Of members that have not heard of a reset, by group and topic."""
@@ -90,8 +90,10 @@ class Members:
         self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
         self._is_here = is_here
-        self._behind = BrokersBehind(house)
-        house.ends.callback(self._processor.mapped_groups.on_switch(lambda group, _: self.changed(group)))
+        self._behind = BrokersBehind(door_context)
+        door_context.ends.callback(
+            self._processor.mapped_groups.on_switch(lambda group, _: self.changed(group))
+        )
 
     def __repr__(self) -> str:
         return f"<Members changed {len(self._changed)}>"
@@ -319,12 +321,12 @@ class Members:
         What push members commit until they do so is where they were before.
         """
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
-        translating = self._translating
+        translator = self._translator
         numbered = offsets
-        if any(translating.names_none(peer) for peer in peers):
-            numbered = await translating.positions(context, topic, offsets)
+        if any(translator.names_none(peer) for peer in peers):
+            numbered = await translator.positions(context, topic, offsets)
         for peer in peers:
-            positions = numbered if translating.names_none(peer) else offsets
+            positions = numbered if translator.names_none(peer) else offsets
             body = _offsets_for_c(positions) if peer.language == "CPP" else encode_offsets(positions)
             heard = peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
             self._rests(peer)

@@ -24,7 +24,7 @@ from processors.messaging import MessagingProcessor
 from protocols.remoting.clients.connected import all_producers, consumers_of, producers_of
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.fields import flag, text
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from protocols.remoting.tools.client_queries import ClientQueryHandler
 
 MOST_CLIENTS: Final = 20_000
@@ -41,7 +41,7 @@ class Neighbours:
         self._clients = processor.clients
         self._clock = clock
         # By which address clients came only the gateway knows that is asked: it tells its own.
-        self._asking = ClientQueryHandler(DoorHouse(processor, clock, _no_address))
+        self._asking = ClientQueryHandler(DoorContext(processor, clock, _no_address))
         self._answers: Mapping[int, Callable[[Mapping[str, str]], Awaitable[BrokerAnswer]]] = {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,

@@ -20,7 +20,7 @@ from popgate.wire.messages.properties import REPLY_TO_CLIENT, find_property
 from protocols.remoting.clients.remoting_client import RemotingClient
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.messages import LONG, SHORT, Head, message_in
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 PATIENCE_S: Final = 3.0
 """How long a client may take to take a reply: as long as clients wait for a send."""
@@ -30,11 +30,11 @@ _LONGEST_ID: Final = 1024
 class ReplyMessageHandler:
     """Serves SEND_REPLY_MESSAGE, and hands on the replies that a broker has for clients of this door."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clients = house.processor.clients
-        self._clock = house.clock
-        house.ends.callback(self._processor.classic.on_reply(self.push))
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clients = door_context.processor.clients
+        self._clock = door_context.clock
+        door_context.ends.callback(self._processor.classic.on_reply(self.push))
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

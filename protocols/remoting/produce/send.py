@@ -37,7 +37,7 @@ from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.messages import LONG, SHORT, Head, items_in, message_in
 from protocols.remoting.codec.producer_batch import pack_batch, pack_messages
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 
 _TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
@@ -61,10 +61,10 @@ Made = TypeVar("Made")
 class SendHandler:
     """Serves the sends."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
+        self._brokers = Brokers(door_context)
         self._turns = itertools.count()
 
     def handlers(self) -> Mapping[int, Handler]:

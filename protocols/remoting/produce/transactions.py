@@ -20,7 +20,7 @@ from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
 
 _RESOLUTIONS: Final = {
@@ -32,9 +32,9 @@ _RESOLUTIONS: Final = {
 class TransactionHandler:
     """Serves END_TRANSACTION."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._brokers = Brokers(door_context)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {RequestCode.END_TRANSACTION: self.end}

@@ -29,7 +29,7 @@ from protocols.remoting.codec.merged_responses import producers_of
 from protocols.remoting.codec.offset_stats import standing_of
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import TEMPLATE_TOPIC, Brokers
 from protocols.remoting.tools.refused import refused
 from protocols.remoting.tools.relay import BrokersBehind
@@ -45,15 +45,15 @@ _MOST_ENTRIES: Final = 1_000
 class BrokerStatusHandler:
     """Serves questions about everything."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._house = house
-        self._processor = house.processor
-        self._clients = house.processor.clients
-        self._clock = house.clock
-        self._brokers = Brokers(house)
-        self._places = Places(house)
-        self._behind = BrokersBehind(house)
-        self._started_ms = house.clock.now_ms()
+    def __init__(self, door_context: DoorContext) -> None:
+        self._door_context = door_context
+        self._processor = door_context.processor
+        self._clients = door_context.processor.clients
+        self._clock = door_context.clock
+        self._brokers = Brokers(door_context)
+        self._places = Places(door_context)
+        self._behind = BrokersBehind(door_context)
+        self._started_ms = door_context.clock.now_ms()
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -110,7 +110,7 @@ class BrokerStatusHandler:
         brokers = await self._brokers.known(context)
         named = request.fields.get("bname", "")
         place = next((broker for broker in brokers if named in ("", broker.name)), None)
-        host, _, port = self._house.address(context).rpartition(":")
+        host, _, port = self._door_context.address(context).rpartition(":")
         properties = {
             "brokerClusterName": place.cluster if place is not None else "",
             "brokerId": "0",
@@ -172,7 +172,7 @@ class BrokerStatusHandler:
             for topic in await self._processor.metadata.topics(context)
             if is_system_topic(topic.name)
         ]
-        topics = TopicList(tuple(dict.fromkeys((*pseudo, *names))), self._house.address(context))
+        topics = TopicList(tuple(dict.fromkeys((*pseudo, *names))), self._door_context.address(context))
         return request.answer(body=topics.encode())
 
     async def readers(self, request: Request) -> Command:
@@ -186,7 +186,7 @@ class BrokerStatusHandler:
         """The topics that a group reads."""
         context, group = request.context, check_group(text(request.fields, "group"))
         topics = tuple(await self._processor.metadata.topics_of(context, group))
-        return request.answer(body=TopicList(topics, self._house.address(context)).encode())
+        return request.answer(body=TopicList(topics, self._door_context.address(context)).encode())
 
     async def standings(self, request: Request) -> Command:
         """The positions of every group on all its topics; with `isOrder` on topics of ordered messages."""
@@ -211,7 +211,9 @@ class BrokerStatusHandler:
                         in_flight += max(standing.pull_offset - standing.consumer_offset, 0)
             except NotFound:  # deleted meanwhile
                 continue
-        body = encode_all_standings(groups, self._house.address(context), left=left, in_flight=in_flight)
+        body = encode_all_standings(
+            groups, self._door_context.address(context), left=left, in_flight=in_flight
+        )
         return request.answer(body=body)
 
     async def _standing(self, context: Context, group: str, topic: str, broker: str) -> ConsumeStats:

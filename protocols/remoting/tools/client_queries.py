@@ -56,10 +56,10 @@ from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 from protocols.remoting.tools.relay import BrokersBehind
-from protocols.remoting.virtual.translation import Translating
+from protocols.remoting.virtual.translation import VirtualQueueTranslator
 
 MOST_OPEN: Final = 256
 """Questions of tools without an answer at a time."""
@@ -73,14 +73,14 @@ _RESULTS: Final = {
 class ClientQueryHandler:
     """Passes questions on to the clients of this replica, and of others where brokers know those."""
 
-    def __init__(self, house: DoorHouse, translating: Translating | None = None) -> None:
-        self._translating = translating if translating is not None else Translating(house)
-        self._processor = house.processor
-        self._clients = house.processor.clients
-        self._clock = house.clock
-        self._address = house.address
-        self._brokers = Brokers(house)
-        self._behind = BrokersBehind(house)
+    def __init__(self, door_context: DoorContext, translator: VirtualQueueTranslator | None = None) -> None:
+        self._translator = translator if translator is not None else VirtualQueueTranslator(door_context)
+        self._processor = door_context.processor
+        self._clients = door_context.processor.clients
+        self._clock = door_context.clock
+        self._address = door_context.address
+        self._brokers = Brokers(door_context)
+        self._behind = BrokersBehind(door_context)
         self._open = 0
 
     def __repr__(self) -> str:
@@ -177,7 +177,8 @@ class ClientQueryHandler:
     async def positions(self, request: Request) -> Command:
         """The positions of each classic member of a group in a topic, or of the one in `clientAddr`.
 
-        Of all gateways that share the broker, where any do.
+        Of all gateways that share the broker, where any do. Before a cluster a broker is asked for the
+        members that are not here: it asks the gateways, or the clients, that have registered them.
         """
         fields, context = request.fields, request.context
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
@@ -188,7 +189,9 @@ class ClientQueryHandler:
             ]
         else:
             here = await self.positions_here(context, topic, group, fields.get("clientAddr", ""))
-            answers = [here] if here is not None else []
+            wanted = self._behind.there and (here is None or not fields.get("clientAddr"))
+            elsewhere = await self._behind.positions_elsewhere(context, fields, group) if wanted else None
+            answers = [positions for positions in (elsewhere, here) if positions is not None]
         if not answers:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
@@ -226,8 +229,8 @@ class ClientQueryHandler:
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
                     offsets: Mapping[MessageQueue, int] = decode_offsets(answer.body, "messageQueueTable")
-                    if self._translating.names_none(client.peer):
-                        offsets = await self._translating.meant(context, topic, offsets)
+                    if self._translator.names_none(client.peer):
+                        offsets = await self._translator.meant(context, topic, offsets)
                     by_client[client.client_id] = offsets
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer

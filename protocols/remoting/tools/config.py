@@ -28,7 +28,7 @@ from popgate.wire.bodies.configs import (
     encode_group_configs,
     encode_topic_configs,
 )
-from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, QueueStanding, TopicStats
+from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, QueueProgress, TopicStats
 from popgate.wire.bodies.small_bodies import MessageQueue
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -36,7 +36,7 @@ from protocols.remoting.codec.configs import fields_of, group_in, group_out, top
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.offset_stats import standing_of, stored_ms
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 Made = TypeVar("Made")
 
@@ -46,9 +46,9 @@ _LARGEST_BODY: Final = 256 * 1024
 class ConfigHandler:
     """Serves administration."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._clock = door_context.clock
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -189,7 +189,7 @@ class ConfigHandler:
         group, context = text(request.fields, "consumerGroup"), request.context
         topic, broker = request.fields.get("topic", ""), request.fields.get("bname", "")
         wanted = [topic] if topic else await self._processor.metadata.topics_of(context, group)
-        standings: dict[MessageQueue, QueueStanding] = {}
+        standings: dict[MessageQueue, QueueProgress] = {}
         for name in dict.fromkeys((*wanted, retry_topic(group))):
             try:
                 progress = await self._processor.metadata.progress(context, group, name)

@@ -15,7 +15,7 @@ from popgate.wire.frames.remoting import Command
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -27,9 +27,9 @@ _LARGEST_BYTES: Final = 12 * 1024 * 1024
 class LookupHandler:
     """Serves look-ups."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._processor = house.processor
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext) -> None:
+        self._processor = door_context.processor
+        self._brokers = Brokers(door_context)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

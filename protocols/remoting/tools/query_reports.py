@@ -8,14 +8,14 @@ from popgate.errors import BadRequest, PeerWireError
 from popgate.wire.bodies.query_reports import QueryReport
 from popgate.wire.frames.codes import REPORT_QUERY
 from popgate.wire.frames.remoting import Command
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 
 class QueryReportHandler:
     """Serves reports."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._reports = house.processor.query_reports
+    def __init__(self, door_context: DoorContext) -> None:
+        self._reports = door_context.processor.query_reports
 
     def handlers(self) -> Mapping[int, Handler]:
         return {REPORT_QUERY: self.report}

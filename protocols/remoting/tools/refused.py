@@ -11,7 +11,7 @@ from typing import Final
 from popgate.wire.frames.codes import RequestCode as Code
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 
 _NO_PAIRS = "a gateway keeps no key-value pairs: no client of it needs them, order is kept without"
 _NO_NAME_SERVER = "the settings of a gateway are in its own file and flags, it is no name server"
@@ -125,8 +125,8 @@ BEFORE_A_CLUSTER: Final[Mapping[int, str]] = {
 class RefusedCodes:
     """Answers requests that no gateway serves with the reason."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._relaying = house.processor.command_relay
+    def __init__(self, door_context: DoorContext) -> None:
+        self._relaying = door_context.processor.command_relay
 
     def handlers(self) -> Mapping[int, Handler]:
         return dict.fromkeys(REASONS, self.refuse)

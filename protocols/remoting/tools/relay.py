@@ -27,7 +27,7 @@ from protocols.remoting.codec.merged_responses import (
     mean_rates,
     settings_in,
 )
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 
 Told = TypeVar("Told")
 
@@ -46,10 +46,10 @@ class BrokersBehind:
     About clients the other gateways are asked where they share a broker.
     """
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._relaying = house.processor.command_relay
-        self._processor = house.processor
-        self._clock = house.clock
+    def __init__(self, door_context: DoorContext) -> None:
+        self._relaying = door_context.processor.command_relay
+        self._processor = door_context.processor
+        self._clock = door_context.clock
 
     def __repr__(self) -> str:
         return f"<BrokersBehind {self._relaying!r}>"
@@ -135,6 +135,20 @@ class BrokersBehind:
             nothing=_NOT_ONLINE,
         )
         return list(by_broker.values())
+
+    async def positions_elsewhere(
+        self, context: Context, fields: Mapping[str, str], group: str
+    ) -> dict[str, dict[MessageQueue, int]] | None:
+        """As a broker of a cluster reports them, which asks the members one after the other; None: none does.
+
+        Raises BrokerUnavailable (what it answered makes no sense).
+        """
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answer = await self.client_answer(context, code, fields, group=group)
+        try:
+            return decode_positions(answer.body) if answer is not None else None
+        except PeerWireError as error:
+            raise BrokerUnavailable(f"the positions that a broker answered make no sense: {error}") from None
 
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""

@@ -27,7 +27,7 @@ from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.codec.messages import LONG, SHORT
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.requests import DoorContext, Handler, Peer, Request
 from protocols.remoting.virtual.views import VIRTUAL_BROKER, View, Views
 
 _HOLD_S: Final = 1.0
@@ -41,12 +41,12 @@ _NOWHERE: Final = -1
 _Method = Callable[[Request, Handler], Coroutine[Any, Any, Command | None]]
 
 
-class Translating:
+class VirtualQueueTranslator:
     """Stands before the rooms. `views` knows the numbers."""
 
-    def __init__(self, house: DoorHouse, views: Views | None = None) -> None:
-        self.views = views if views is not None else Views(house)
-        self._house = house
+    def __init__(self, door_context: DoorContext, views: Views | None = None) -> None:
+        self.views = views if views is not None else Views(door_context)
+        self._door_context = door_context
         self._turns = itertools.count()
         self._methods: Mapping[int, _Method] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -103,7 +103,7 @@ class Translating:
             brokers = [broker for broker in route.brokers if broker.name in only]
         elif view is not None or len(route.queues) > 1:
             queues = [view.told() if view is not None else _together(route.queues)]
-            cluster, address = await self.views.cluster(context), self._house.address(context)
+            cluster, address = await self.views.cluster(context), self._door_context.address(context)
             brokers = [BrokerData(cluster, VIRTUAL_BROKER, {0: address})]
         else:
             return answer
@@ -145,7 +145,7 @@ class Translating:
             if is_system_topic(topic) or is_derived_topic(topic):
                 return None
         try:
-            await self._house.processor.route(context, topic)
+            await self._door_context.processor.route(context, topic)
             return await self.views.of(context, topic)
         except (TopicNotFound, BadRequest):
             return None
@@ -163,7 +163,7 @@ class Translating:
         """There is nothing in a queue that is gone; its client is to ask the same again."""
         offset = long_number(request.fields, "queueOffset")
         if number(request.fields, "sysFlag", 0) & _SUSPEND:
-            await pause(self._house.clock, _HOLD_S)
+            await pause(self._door_context.clock, _HOLD_S)
         fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),

@@ -13,7 +13,7 @@ from popgate.model import Permission, Queue
 from popgate.wire.bodies.routes import QueueData
 from protocols.remoting.codec.marks import Marks
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from protocols.remoting.routing import Brokers
 
 VIRTUAL_BROKER: Final = "popgate-queues"
@@ -85,11 +85,11 @@ class View:
 class Views:
     """Views of topics and of the brokers' numbers, kept for as long as nothing changes."""
 
-    def __init__(self, house: DoorHouse) -> None:
-        self._clock = house.clock
-        self._numbering = house.processor.queue_numbering
-        self._places = Places(house)
-        self._brokers = Brokers(house)
+    def __init__(self, door_context: DoorContext) -> None:
+        self._clock = door_context.clock
+        self._numbering = door_context.processor.queue_numbering
+        self._places = Places(door_context)
+        self._brokers = Brokers(door_context)
         self._known: dict[str, View] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._marks = Marks(QueueNumbers())

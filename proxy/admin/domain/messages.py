@@ -14,7 +14,7 @@ from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from proxy.admin.web.fields import Fields, query_number, read_object
 from proxy.admin.web.json_forms import error_out, message_out, sent_out
 from proxy.admin.web.server import context_of
@@ -27,7 +27,7 @@ class Messages:
     """`waits`: the receives that a drain answers at once, with nothing."""
 
     def __init__(
-        self, processor: MessagingProcessor, clock: Clock, *, max_wait_s: float, waits: Waits
+        self, processor: MessagingProcessor, clock: Clock, *, max_wait_s: float, waits: LongPolls
     ) -> None:
         self._processor = processor
         self._clock = clock

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from popgate.errors import BadRequest, shown
-from popgate.model import Standing
+from popgate.model import GroupStatus
 from processors.admin.held_messages import Explanation, HeldMessage
 from processors.messaging import MessagingProcessor
 from proxy.admin.web.fields import read_object
@@ -67,7 +67,7 @@ def explanation_out(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
+def standing_out(standing: GroupStatus, *, whole: bool) -> dict[str, Any]:
     """Values that the broker does not report are null, never 0."""
     fields = asdict(standing)
     return fields if whole else {name: fields[name] if name in _ALWAYS_TOLD else None for name in fields}

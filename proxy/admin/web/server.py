@@ -24,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from proxy.admin.web.json_forms import error_out
 from proxy.admin.web.statuses import status_of
 
@@ -74,7 +74,7 @@ class AdminServer:
         *,
         max_request_bytes: int,
         hosts: Sequence[str],
-        waits: Waits,
+        waits: LongPolls,
         path: str = "",
         middlewares: Sequence[Middleware] = (),
     ) -> None:

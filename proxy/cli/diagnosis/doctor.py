@@ -184,10 +184,10 @@ def _admin_findings(admin: str) -> list[Finding]:
     if known_s is not None and wanted_s:
         sentence = f"a repeated send is recognised for {duration_text(round(known_s, 3))}"
         if known_s < wanted_s:
-            sentence += f", not for {duration_text(wanted_s)} (embedded.repeat_window_s)"
+            sentence += f", not for {duration_text(wanted_s)} (embedded.dedup_window_s)"
             advice = (
-                "more is sent in that time than embedded.max_known_sends: raise it (80 bytes of memory each;"
-                " the log says how many are needed), or set a shorter embedded.repeat_window_s"
+                "more is sent in that time than embedded.dedup_max_ids: raise it (80 bytes of memory each;"
+                " the log says how many are needed), or set a shorter embedded.dedup_window_s"
             )
             findings.append(Finding("repeats", Level.WARNING, sentence, advice))
         else:

@@ -37,6 +37,7 @@ OF_CLUSTERS = {
     capabilities.TellsReaders,
     dead_letters.ReportsDeadLetters,
     numbering.NumbersQueues,
+    relay.HearsBrokers,
     relay.RelaysCommands,
     resets.HoldsResets,
 }

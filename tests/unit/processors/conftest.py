@@ -29,6 +29,7 @@ from popgate.model import (
     Filter,
     FilterKind,
     GroupConfig,
+    GroupStatus,
     Held,
     Message,
     Permission,
@@ -41,7 +42,6 @@ from popgate.model import (
     Route,
     SendBack,
     Sent,
-    Standing,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -80,7 +80,7 @@ class FakeBroker(Broker):
         self.in_hand: dict[str, StoredMessage] = {}
         self.finished: set[str] = set()
         self.told_held: list[Held] = []
-        self.told_standing = Standing("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0)
+        self.told_standing = GroupStatus("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0)
         self.calls: list[tuple[str, object]] = []
         self.failure: GatewayError | None = None
         self.arrival = asyncio.Event()
@@ -339,10 +339,10 @@ class FakeBroker(Broker):
         await self._called("held", (group, topic, limit))
         return self.told_held[:limit]
 
-    async def standing(self, group: str, topic: str) -> Standing:
+    async def standing(self, group: str, topic: str) -> GroupStatus:
         return replace(self.told_standing, group=group, topic=topic)
 
-    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+    async def standings(self, start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
         return [self.told_standing], None
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocols.drain import Farewell, UnderWay, Waits
+from protocols.drain import DrainReport, InFlightCalls, LongPolls
 
 
 async def test_a_wait_gives_what_its_work_gives() -> None:
@@ -14,11 +14,11 @@ async def test_a_wait_gives_what_its_work_gives() -> None:
         await asyncio.sleep(0)
         return 7
 
-    assert await Waits().wait(work()) == 7
+    assert await LongPolls().wait(work()) == 7
 
 
 async def test_those_who_wait_are_called_back_and_go_on() -> None:
-    waits = Waits()
+    waits = LongPolls()
     released: list[str] = []
 
     async def work() -> None:
@@ -42,13 +42,13 @@ async def test_those_who_wait_are_called_back_and_go_on() -> None:
 
 
 async def test_after_the_end_nobody_waits() -> None:
-    waits = Waits()
+    waits = LongPolls()
     waits.end()
     assert await waits.wait(asyncio.Event().wait()) is None
 
 
 async def test_a_cancelled_request_stays_cancelled() -> None:
-    waits = Waits()
+    waits = LongPolls()
     for both in (False, True):
         task = asyncio.ensure_future(waits.wait(asyncio.Event().wait()))
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_a_cancelled_request_stays_cancelled() -> None:
 
 
 async def test_work_that_is_done_when_it_is_called_back_keeps_its_result() -> None:
-    waits = Waits()
+    waits = LongPolls()
 
     async def stubborn() -> int:
         try:
@@ -82,7 +82,7 @@ async def test_work_that_is_done_when_it_is_called_back_keeps_its_result() -> No
 
 
 def test_a_farewell_tells_what_ended_well_and_what_was_cut_off() -> None:
-    under_way = UnderWay()
+    under_way = InFlightCalls()
     calls = [object() for _ in range(6)]
     for number, call in enumerate(calls[:5]):
         under_way.requests[call] = f"peer {number % 2}"
@@ -97,12 +97,12 @@ def test_a_farewell_tells_what_ended_well_and_what_was_cut_off() -> None:
     under_way.cut()
     under_way.over(calls[1])
     under_way.cut()
-    assert under_way.farewell() == Farewell(connections=3, streams=1, finished=2, cut_off=3)
-    assert under_way.farewell() + Farewell(1, 1, 1, 1) == Farewell(4, 2, 3, 4)
+    assert under_way.farewell() == DrainReport(connections=3, streams=1, finished=2, cut_off=3)
+    assert under_way.farewell() + DrainReport(1, 1, 1, 1) == DrainReport(4, 2, 3, 4)
 
 
 async def test_streams_are_waited_for_until_they_have_ended_or_for_so_long() -> None:
-    under_way = UnderWay()
+    under_way = InFlightCalls()
     await under_way.streams_over(60.0)
     under_way.streams["stream"] = "peer 2"
     under_way.requests["call"] = "peer 2"
@@ -112,4 +112,4 @@ async def test_streams_are_waited_for_until_they_have_ended_or_for_so_long() -> 
     under_way.cut()
     asyncio.get_running_loop().call_soon(under_way.over, "call")
     await under_way.all_over(60.0)
-    assert under_way.farewell() == Farewell(cut_off=1)
+    assert under_way.farewell() == DrainReport(cut_off=1)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protocols.drain import Waits
-from protocols.eager_tasks import Running
+from protocols.drain import LongPolls
+from protocols.eager_tasks import EagerTask
 
 Outcome = tuple[Any, BaseException | None]
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="nothing")
@@ -24,7 +24,7 @@ class Run:
     def __init__(self, work: Coroutine[Any, Any, Any], *, start: bool = True) -> None:
         self.ended: list[Outcome] = []
         self._over = asyncio.get_running_loop().create_future()
-        self.running = Running(work, asyncio.get_running_loop(), self._on_end)
+        self.running = EagerTask(work, asyncio.get_running_loop(), self._on_end)
         if start:
             self.start()
 
@@ -65,7 +65,7 @@ async def test_the_first_step_is_taken_where_it_is_started() -> None:
     done = loop.create_future()
 
     def begin() -> None:
-        running = Running(work(), loop, lambda *_: done.set_result(None))
+        running = EagerTask(work(), loop, lambda *_: done.set_result(None))
         running.start()
         told.extend((running, running.done()))
 
@@ -285,8 +285,8 @@ async def test_one_that_will_not_be_cancelled_goes_on() -> None:
 
 
 async def test_what_is_called_back_while_draining_returns_nothing() -> None:
-    """`Waits` tells its own cancel from the transport's by `cancelling`."""
-    waits = Waits()
+    """`LongPolls` tells its own cancel from the transport's by `cancelling`."""
+    waits = LongPolls()
 
     async def never() -> str:
         await asyncio.Event().wait()
@@ -333,7 +333,7 @@ async def test_what_is_left_set_does_not_leak_to_who_started_it() -> None:
         word.set("mine")
 
     def begin() -> None:
-        Running(work(), loop, lambda *_: None).start()
+        EagerTask(work(), loop, lambda *_: None).start()
         seen.set_result(word.get())
 
     loop.call_soon(begin)
@@ -405,7 +405,7 @@ async def test_one_that_fails_leaves_nothing_to_the_collector(
         thing = Thing()
         known = weakref.ref(thing)
         over = asyncio.get_running_loop().create_future()
-        running = Running(work(thing), asyncio.get_running_loop(), lambda *_outcome: over.set_result(None))
+        running = EagerTask(work(thing), asyncio.get_running_loop(), lambda *_outcome: over.set_result(None))
         del thing
         asyncio.get_running_loop().call_soon(running.start)
         await turns()

@@ -24,7 +24,7 @@ from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.adapter import Adapter, House, parse_listen
+from protocols.adapter import Adapter, AdapterContext, parse_listen
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Level, Wish
@@ -45,14 +45,14 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, papers: Papers) -> AsyncIterator[House]:
+async def adapter_context(tmp_path: Path, papers: Papers) -> AsyncIterator[AdapterContext]:
     clock = SystemClock()
     broker = EmbeddedBroker(tmp_path / "data", clock=clock)
     await broker.start()
     processor = MessagingProcessor(broker, clock=clock, limits=Limits())
     await processor.start()
     metrics = Metrics()
-    yield House(
+    yield AdapterContext(
         processor,
         clock,
         calls=metrics,
@@ -68,9 +68,9 @@ async def house(tmp_path: Path, papers: Papers) -> AsyncIterator[House]:
 
 
 @contextlib.asynccontextmanager
-async def started(url: str, house: House) -> AsyncIterator[tuple[Adapter, str]]:
+async def started(url: str, adapter_context: AdapterContext) -> AsyncIterator[tuple[Adapter, str]]:
     """With where it listens, "host:port" or the path of a socket."""
-    adapter = make_adapter(parse_listen(url), house)
+    adapter = make_adapter(parse_listen(url), adapter_context)
     await adapter.start()
     try:
         (address,) = adapter.addresses
@@ -80,7 +80,7 @@ async def started(url: str, house: House) -> AsyncIterator[tuple[Adapter, str]]:
     finally:
         await adapter.stop()
         # What it had is over with the loop's next turns.
-        seen: Any = (house.connections, house.remoting_connections)
+        seen: Any = (adapter_context.connections, adapter_context.remoting_connections)
         await until(lambda: not any(one.open for one in seen))
 
 
@@ -132,8 +132,13 @@ async def classic(address: str, **how: Any) -> RemotingClient:
 
 
 @pytest.mark.parametrize("url", [BOTH, "remoting+grpc://127.0.0.1:0", BOTH + "?tls=permissive"])
-async def test_both_are_served_at_one_port_and_tell_it_to_their_clients(house: House, url: str) -> None:
-    async with started(url, house) as (adapter, address), grpc.aio.insecure_channel(address) as channel:
+async def test_both_are_served_at_one_port_and_tell_it_to_their_clients(
+    adapter_context: AdapterContext, url: str
+) -> None:
+    async with (
+        started(url, adapter_context) as (adapter, address),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         client = await classic(address)
 
         assert await is_serving(channel)
@@ -141,15 +146,17 @@ async def test_both_are_served_at_one_port_and_tell_it_to_their_clients(house: H
         assert await told_by_remoting(client) == {address}
         assert served_by(adapter) == ["Http2Connection", "RemotingConnection"]
         await client.close()
-        seen: Any = house.sniffing
+        seen: Any = adapter_context.sniffing
         assert seen.protocols == {("grpc", "no"): 1, ("remoting", "no"): 1}
 
 
 @pytest.mark.parametrize("tls", ["true", "permissive"])
-async def test_both_are_served_inside_of_tls(house: House, papers: Papers, tls: str) -> None:
+async def test_both_are_served_inside_of_tls(
+    adapter_context: AdapterContext, papers: Papers, tls: str
+) -> None:
     credentials = grpc.ssl_channel_credentials(papers.authority.read_bytes())
     async with (
-        started(f"{BOTH}?tls={tls}", house) as (adapter, address),
+        started(f"{BOTH}?tls={tls}", adapter_context) as (adapter, address),
         grpc.aio.secure_channel(address, credentials) as channel,
     ):
         client = await classic(address, tls=ssl.create_default_context(cafile=papers.authority))
@@ -158,14 +165,16 @@ async def test_both_are_served_inside_of_tls(house: House, papers: Papers, tls: 
         assert await told_by_remoting(client) == {address}
         assert served_by(adapter) == ["Http2Connection", "RemotingConnection"]
         await client.close()
-        seen: Any = house.sniffing
+        seen: Any = adapter_context.sniffing
         assert seen.protocols == {("grpc", "yes"): 1, ("remoting", "yes"): 1}
 
 
 @pytest.mark.parametrize("secured", [True, False])
-async def test_one_protocol_with_or_without_tls(house: House, papers: Papers, secured: bool) -> None:
+async def test_one_protocol_with_or_without_tls(
+    adapter_context: AdapterContext, papers: Papers, secured: bool
+) -> None:
     tls = ssl.create_default_context(cafile=papers.authority) if secured else None
-    async with started("remoting://127.0.0.1:0?tls=permissive", house) as (adapter, address):
+    async with started("remoting://127.0.0.1:0?tls=permissive", adapter_context) as (adapter, address):
         assert isinstance(adapter, SharedAdapter)
         client = await classic(address, tls=tls)
 
@@ -173,8 +182,8 @@ async def test_one_protocol_with_or_without_tls(house: House, papers: Papers, se
         await client.close()
 
 
-async def test_who_connects_is_what_a_balancer_says(house: House) -> None:
-    async with started(BOTH + "?proxy_protocol=true", house) as (adapter, address):
+async def test_who_connects_is_what_a_balancer_says(adapter_context: AdapterContext) -> None:
+    async with started(BOTH + "?proxy_protocol=true", adapter_context) as (adapter, address):
         said = b"PROXY TCP4 203.0.113.7 10.0.0.1 5000 8080\r\n"
         client = await classic(address)
         client.write(said)
@@ -194,11 +203,11 @@ async def test_who_connects_is_what_a_balancer_says(house: House) -> None:
         await client.close()
 
 
-async def test_a_socket_in_the_file_system(house: House, socket_folder: Path) -> None:
+async def test_a_socket_in_the_file_system(adapter_context: AdapterContext, socket_folder: Path) -> None:
     path = socket_folder / "door"
     url = f"grpc+remoting+unix:{path}?advertised=gw.example.com:80&mode=660"
     async with (
-        started(url, house) as (_, address),
+        started(url, adapter_context) as (_, address),
         grpc.aio.insecure_channel(f"unix:{path}") as channel,
     ):
         assert address == f"{path}"
@@ -210,8 +219,8 @@ async def test_a_socket_in_the_file_system(house: House, socket_folder: Path) ->
         await client.close()
 
 
-async def test_the_doctor_looks_at_all_that_is_spoken_there(house: House) -> None:
-    async with started(BOTH, house) as (_, address):
+async def test_the_doctor_looks_at_all_that_is_spoken_there(adapter_context: AdapterContext) -> None:
+    async with started(BOTH, adapter_context) as (_, address):
         host, _, port = address.rpartition(":")
         wish = Wish(host, int(port), patience_s=PATIENCE_S, write=False)
 
@@ -223,8 +232,11 @@ async def test_the_doctor_looks_at_all_that_is_spoken_there(house: House) -> Non
     assert not [one for one in found if one.level is Level.PROBLEM and one.check != "route"]
 
 
-async def test_a_drain_lets_all_go(house: House) -> None:
-    async with started(BOTH, house) as (adapter, address), grpc.aio.insecure_channel(address) as channel:
+async def test_a_drain_lets_all_go(adapter_context: AdapterContext) -> None:
+    async with (
+        started(BOTH, adapter_context) as (adapter, address),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
         assert await is_serving(channel)
         client, quiet = await classic(address), await classic(address)
         assert (await client.call(77_777)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -239,8 +251,8 @@ async def test_a_drain_lets_all_go(house: House) -> None:
             await classic(address)
 
 
-async def test_connections_of_all_protocols_count_together(house: House) -> None:
-    async with started(BOTH, replace(house, max_connections=1)) as (_, address):
+async def test_connections_of_all_protocols_count_together(adapter_context: AdapterContext) -> None:
+    async with started(BOTH, replace(adapter_context, max_connections=1)) as (_, address):
         client = await classic(address)
         assert (await client.call(77_777)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         async with grpc.aio.insecure_channel(address) as channel:
@@ -252,8 +264,8 @@ async def test_connections_of_all_protocols_count_together(house: House) -> None
         await client.close()
 
 
-async def test_one_that_never_started_ends(house: House) -> None:
-    adapter = make_adapter(parse_listen(BOTH), house)
+async def test_one_that_never_started_ends(adapter_context: AdapterContext) -> None:
+    adapter = make_adapter(parse_listen(BOTH), adapter_context)
 
     assert adapter.addresses == []
     await adapter.drain(0.0)
@@ -262,9 +274,9 @@ async def test_one_that_never_started_ends(house: House) -> None:
     assert adapter.farewell().connections == 0
 
 
-async def test_an_address_that_is_taken_is_named(house: House) -> None:
-    async with started(BOTH, house) as (_, address):
-        other = make_adapter(parse_listen(f"grpc+remoting://{address}"), house)
+async def test_an_address_that_is_taken_is_named(adapter_context: AdapterContext) -> None:
+    async with started(BOTH, adapter_context) as (_, address):
+        other = make_adapter(parse_listen(f"grpc+remoting://{address}"), adapter_context)
 
         with pytest.raises(OSError, match=rf"cannot listen at grpc\+remoting://{address}: "):
             await other.start()
@@ -287,15 +299,15 @@ async def test_an_address_that_is_taken_is_named(house: House) -> None:
         ("remoting://127.0.0.1:0?tls=permissive&transport=http2", "has no option 'transport'"),
     ],
 )
-async def test_addresses_that_cannot_be(house: House, url: str, told: str) -> None:
+async def test_addresses_that_cannot_be(adapter_context: AdapterContext, url: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        make_adapter(parse_listen(url), house)
+        make_adapter(parse_listen(url), adapter_context)
 
 
 @pytest.mark.parametrize("tls", ["true", "permissive"])
-async def test_without_a_certificate_there_is_no_tls(house: House, tls: str) -> None:
+async def test_without_a_certificate_there_is_no_tls(adapter_context: AdapterContext, tls: str) -> None:
     with pytest.raises(ValueError, match=r"has nothing to show: set tls.certificate and tls.key"):
-        make_adapter(parse_listen(f"{BOTH}?tls={tls}"), replace(house, certificate=None))
+        make_adapter(parse_listen(f"{BOTH}?tls={tls}"), replace(adapter_context, certificate=None))
 
 
 def test_another_process_can_accept_for_it() -> None:

@@ -17,7 +17,7 @@ import pytest
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
 from protocols.grpc.servers.grpcio_calls import GrpcioCall
-from protocols.secured import Accepting
+from protocols.secured import TlsAcceptor
 from protocols.tls import Certificate, names_of, speaks_http2
 
 Greet = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -51,7 +51,7 @@ class Listener:
         self._came: list[socket.socket] = []
         link = socket.create_server(("127.0.0.1", 0))
         self.port = int(link.getsockname()[1])
-        self._accepting = Accepting([link], self._take, self._loop)
+        self._accepting = TlsAcceptor([link], self._take, self._loop)
 
     def _made(self) -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._greet)

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.config.enums import LogFormat, LogLevel
 from proxy.config.tables import Log
-from proxy.logs import Sampling, logger, loop_trouble, set_up_logs
+from proxy.logs import LogSampler, logger, loop_trouble, set_up_logs
 
 
 class Watch:
@@ -107,7 +107,7 @@ def test_a_client_that_went_while_it_was_answered_is_no_error(level: LogLevel) -
 
 
 def test_different_errors_of_one_place_are_different_kinds() -> None:
-    sampling = Sampling(burst=1, window_s=60, now=lambda: 0.0)
+    sampling = LogSampler(burst=1, window_s=60, now=lambda: 0.0)
 
     def record(error: Exception | None) -> logging.LogRecord:
         found = (type(error), error, None) if error is not None else None
@@ -121,7 +121,7 @@ def test_different_errors_of_one_place_are_different_kinds() -> None:
 
 
 def test_the_memory_of_the_sampling_is_bounded() -> None:
-    sampling = Sampling(burst=1, window_s=60, now=lambda: 0.0)
+    sampling = LogSampler(burst=1, window_s=60, now=lambda: 0.0)
     for number in range(5000):
         assert sampling.filter(logging.LogRecord("a", logging.ERROR, "", 0, f"kind {number}", None, None))
     assert len(sampling._kinds) <= 1024

@@ -29,7 +29,7 @@ from protocols.grpc.http2.frames.codes import (
     Setting,
     StreamError,
 )
-from protocols.grpc.http2.frames.control_frames import Controlling
+from protocols.grpc.http2.frames.control_frames import ControlFrames
 from protocols.grpc.http2.frames.limits import INFLATED_AT_ONCE, Http2Limits
 from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.hpack.decoder import Field, HeaderBomb, HeaderDecoder, HeadersTooLarge, HpackError
@@ -41,7 +41,7 @@ _SPARE: Final = 4096
 """Bytes of a header block beyond the limit: who goes a little too far is told so in his own stream."""
 
 
-class Connection(Controlling):
+class Connection(ControlFrames):
     """One connection; the first thing in `data_to_send` is the server's greeting."""
 
     __slots__ = (

@@ -26,7 +26,7 @@ from protocols.grpc.http2.frames.codes import (
     Setting,
     StreamError,
 )
-from protocols.grpc.http2.frames.lifetime import Leaving
+from protocols.grpc.http2.frames.lifetime import ConnectionLifetime
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.http2.frames.stream import Stream
 
@@ -34,7 +34,7 @@ _four = Struct(">I").unpack_from
 _NUMBER: Final = 0x7FFF_FFFF
 
 
-class Controlling(Leaving):
+class ControlFrames(ConnectionLifetime):
     """Processes control frames; `_control` is called with each."""
 
     __slots__ = ("_heeded", "_settled", "peer_leaves")

@@ -15,7 +15,7 @@ _PROGRESS: Final = 4096
 """Bytes that a request, or an answer, has to go on by within `slow_s`, if there are as many."""
 
 
-class Keeping(Connection):
+class HeldRequests(Connection):
     """Implements `limits.Holder`."""
 
     __slots__ = ("holds",)

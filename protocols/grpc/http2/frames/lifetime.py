@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.grpc.http2.frames.codes import LAST_STREAM, ErrorCode, Flood, FloodError, Http2Error
 from protocols.grpc.http2.frames.limits import Http2Limits
-from protocols.grpc.http2.frames.send_half import Sending
+from protocols.grpc.http2.frames.send_half import SendHalf
 from protocols.grpc.http2.frames.stream import Stream
 
 _LEAVING: Final = b"popgate-"
@@ -22,7 +22,7 @@ _PER_ANSWER: Final = {Flood.PINGS: 8, Flood.WINDOW_UPDATES: 64}
 """What a call brings with it: clients that measure the way ping with the data that they get."""
 
 
-class Leaving(Sending):
+class ConnectionLifetime(SendHalf):
     """`begin_leaving` starts the shutdown; `left` says that it is complete."""
 
     __slots__ = (

@@ -23,7 +23,7 @@ INFLATED_AT_ONCE = 1024 * 1024
 """Bytes that compressed messages come to, after which a connection waits: less than 5 ms of inflating."""
 
 
-class Inflating:
+class InflationBudget:
     """Decompressed bytes of all connections of a server, as a debt that is paid off at a steady rate.
 
     A connection that caused much decompression waits until its debt is paid off, and others that send
@@ -38,7 +38,7 @@ class Inflating:
         self._paid_off = 0.0
 
     def __repr__(self) -> str:
-        return f"<Inflating paid off at {self._paid_off:.3f}>"
+        return f"<InflationBudget paid off at {self._paid_off:.3f}>"
 
     def rest(self, size: int, now: float) -> float:
         """The wait in seconds after decompressing so many bytes; at most `LONGEST_REST_S`."""
@@ -49,7 +49,7 @@ class Inflating:
 LONGEST_REST_S = 5.0
 
 
-class Holding:
+class HeldBytes:
     """Bytes of requests that are not there as a whole, or not read, of all connections of a server."""
 
     __slots__ = ("holders", "most", "used")
@@ -66,7 +66,7 @@ class Holding:
                 return
 
     def __repr__(self) -> str:
-        return f"<Holding {self.used} of {self.most}>"
+        return f"<HeldBytes {self.used} of {self.most}>"
 
 
 def _held(holder: Holder) -> int:
@@ -112,5 +112,5 @@ class Http2Limits:
     age_grace_s: float = 30.0
     calm_s: float = 10.0
     calm: Mapping[Flood, int] = field(default_factory=_calm)
-    holding: Holding = field(default_factory=Holding)
-    inflating: Inflating = field(default_factory=Inflating)
+    holding: HeldBytes = field(default_factory=HeldBytes)
+    inflating: InflationBudget = field(default_factory=InflationBudget)

@@ -35,7 +35,7 @@ _REMEMBERED = 64
 """Streams that are over and may still be spoken of."""
 
 
-class Sending:
+class SendHalf:
     """The sending half. `streams`: the open streams by number."""
 
     __slots__ = (

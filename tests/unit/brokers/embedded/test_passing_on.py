@@ -140,7 +140,7 @@ async def test_a_garbled_block_is_an_error_and_never_the_end_of_a_queue(tmp_path
         data[at] ^= 0xFF
     table.write_bytes(data)
     # It looks for what was sent lately, and would find it at once.
-    forgetful = EmbeddedSettings(repeat_window_ms=0)
+    forgetful = EmbeddedSettings(dedup_window_ms=0)
     broker = EmbeddedBroker(path, clock=MovableClock(), settings=forgetful)
     await broker.start()
     try:

@@ -24,7 +24,7 @@ from popgate.model import Message, Pop, Sent, StoredMessage
 from tests.support.waiting import PATIENCE_S, until
 
 QUICK = SharedSettings(
-    start_patience_s=0.0,
+    startup_timeout_s=0.0,
     reconnect_first_s=0.005,
     reconnect_longest_s=0.02,
     state_s=0.02,

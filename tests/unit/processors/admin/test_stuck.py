@@ -17,7 +17,7 @@ from popgate.errors import (
 )
 from popgate.ids.receipt import Receipt
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
+from popgate.model import BROADCAST_GROUP, GroupStatus, Held, TopicConfig
 from popgate.naming import member_group
 from processors.admin.held_messages import HeldState, choose
 from processors.clients.client_registry import ClientKind
@@ -46,8 +46,8 @@ def held(**changes: Any) -> Held:
     return replace(made, **changes)
 
 
-def standing(**changes: Any) -> Standing:
-    return replace(Standing("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0), **changes)
+def standing(**changes: Any) -> GroupStatus:
+    return replace(GroupStatus("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0), **changes)
 
 
 OPERATOR = Context(client_id="admin@127.0.0.1", door="admin", peer="127.0.0.1:9")
@@ -254,7 +254,7 @@ def members(broker: Any, in_flight: dict[str, int]) -> None:
         broker.kept_groups[name] = replace(config, name=name, broadcast=False, attributes=told)
     by_group = {names[client]: count for client, count in in_flight.items()}
 
-    async def one_standing(group: str, topic: str) -> Standing:
+    async def one_standing(group: str, topic: str) -> GroupStatus:
         count = by_group[group]
         return replace(standing(lag=count + 1, unread=1, in_flight=count), group=group, topic=topic)
 
@@ -297,7 +297,7 @@ async def test_a_member_that_is_forgotten_meanwhile_is_left_out(broker, processo
     members(broker, {"ann@1": 0, "bob@2": 1})
     there = broker.standing
 
-    async def ask(group: str, topic: str) -> Standing:
+    async def ask(group: str, topic: str) -> GroupStatus:
         if group == member_group("readers", "ann@1"):
             raise GroupNotFound(group)
         return await there(group, topic)

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from brokers.port import Broker
-from brokers.relay import AsksGateways, BrokerAnswer, CommandHandler, Relayed, RelaysCommands
+from brokers.relay import (
+    AsksGateways,
+    BrokerAnswer,
+    CommandHandler,
+    HearsBrokers,
+    Relayed,
+    RelaysCommands,
+)
 from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action
@@ -102,6 +109,22 @@ async def test_others_are_answered_where_the_broker_is_shared() -> None:
     hosting = CommandRelay(Alone(), only_look)  # type: ignore[arg-type]
     hosting.serve(answer, host)
     assert (hosting.shared, host.handler) == (True, answer)
+
+
+class Asking(Cluster, HearsBrokers):
+    """Its brokers ask gateways about clients; `handler` answers them."""
+
+    handler: CommandHandler | None = None
+
+    def on_command(self, handler: CommandHandler) -> None:
+        self.handler = handler
+
+
+async def test_brokers_of_a_cluster_are_answered() -> None:
+    cluster = Asking()
+    relaying = CommandRelay(cluster, only_look)  # type: ignore[arg-type]
+    relaying.serve(answer)
+    assert (cluster.handler, relaying.shared) == (answer, False)
 
 
 async def test_where_nobody_shares_the_broker() -> None:

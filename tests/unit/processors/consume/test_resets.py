@@ -47,6 +47,45 @@ async def test_who_goes_meanwhile_ends_what_it_began() -> None:
     assert books.lines == ["a before", "a after {}"]
 
 
+async def test_who_comes_meanwhile_takes_part() -> None:
+    """As a door does that a reload opens; also while those before it enter."""
+    books, listeners = Books(), ResetListeners()
+
+    @asynccontextmanager
+    async def slow(reset: Reset) -> AsyncIterator[None]:
+        listeners.add(books.listener("b"))
+        yield
+
+    gone = listeners.add(slow)
+    reset = Reset(Context(), "readers", "orders")
+    async with listeners.during(reset):
+        listeners.add(books.listener("c"))
+        reset.offsets["popgate", 0] = 7
+    after = "after {('popgate', 0): 7}"
+    assert books.lines == ["b before", "c before", f"c {after}", f"b {after}"]
+    gone()
+    books.lines.clear()
+    async with listeners.during(Reset(Context(), "readers", "orders")):
+        assert books.lines == ["b before", "c before"]
+    assert len(books.lines) == 4
+
+
+async def test_who_comes_meanwhile_is_left_also_when_the_reset_fails() -> None:
+    books, listeners = Books(), ResetListeners()
+
+    async def fail() -> None:
+        async with listeners.during(Reset(Context(), "readers", "orders")):
+            listeners.add(books.listener("a"))
+            raise OSError("away")
+
+    with pytest.raises(OSError, match="away"):
+        await fail()
+    assert books.lines == ["a before"]
+    async with listeners.during(Reset(Context(), "readers", "orders")):
+        pass
+    assert books.lines == ["a before", "a before", "a after {}"]
+
+
 async def test_of_a_reset_that_fails_nothing_is_reported() -> None:
     books, listeners = Books(), ResetListeners()
     listeners.add(books.listener("a"))

@@ -22,7 +22,7 @@ from popgate.ids.message_id import make_message_id
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -40,12 +40,14 @@ FOR_LONG = Limits(max_wait_s=LONG_MS / 1000)
 class Gateway:
     """One replica: a processor and a gRPC door on a broker that it may share with others."""
 
-    def __init__(self, broker: EmbeddedBroker, clock: Any, limits: Limits, **house: Any) -> None:
+    def __init__(self, broker: EmbeddedBroker, clock: Any, limits: Limits, **adapter_context: Any) -> None:
         self.broker = broker
         self.clock = clock
         self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
-        listen = house.pop("listen", "grpc://127.0.0.1:0")
-        self.adapter = make_adapter(parse_listen(listen), House(self.processor, clock, **house))
+        listen = adapter_context.pop("listen", "grpc://127.0.0.1:0")
+        self.adapter = make_adapter(
+            parse_listen(listen), AdapterContext(self.processor, clock, **adapter_context)
+        )
         self.stopped = False
 
     async def start(self) -> None:

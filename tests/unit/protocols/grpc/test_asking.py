@@ -14,10 +14,10 @@ from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, 
 from popgate.groups.verdict import Verdict
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
 from processors.clients.query import StackQuestion
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.telemetry.pending_queries import Asked
+from protocols.grpc.telemetry.pending_queries import PendingQueries
 from protocols.grpc.telemetry.telemetry import TelemetryStream
 
 Code = pb.Code
@@ -163,16 +163,16 @@ async def test_a_client_that_does_not_answer_has_few_questions_until_they_are_ov
 
 async def test_what_was_asked_is_forgotten_when_nobody_waits_for_the_answer() -> None:
     """It may hold a message of the largest size."""
-    asked = Asked("client-1")
+    asked = PendingQueries("client-1")
     questions = [StackQuestion() for _ in range(3)]
     for question in questions:
         assert asked.command_for(question) is not None
     questions[0].withdraw()
     questions[1].failed(ClientNotFound("client-1"))
     await asyncio.sleep(0)
-    assert repr(asked) == "<Asked client-1 open 1>"
+    assert repr(asked) == "<PendingQueries client-1 open 1>"
     asked.left()
-    assert repr(asked) == "<Asked client-1 open 0>"
+    assert repr(asked) == "<PendingQueries client-1 open 0>"
     for question in questions:
         question.withdraw()
 
@@ -244,7 +244,7 @@ async def test_a_client_that_reads_slowly_is_told_the_last_settings_only(
 ) -> None:
     slow = Slow()
     stream = TelemetryStream(Context(client_id="slow"), slow, gateway.processor, gateway.clock)  # type: ignore[arg-type]
-    running = asyncio.ensure_future(stream.run(Waits()))
+    running = asyncio.ensure_future(stream.run(LongPolls()))
     slow.incoming.put_nowait(rpc.TelemetryCommand(settings=client.subscribing()))
     slow.more.release()
     await town.until(lambda: len(slow.taken) == 1)

@@ -18,11 +18,11 @@ from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_r
 from popgate.testing.papers import Papers
 from popgate.wire.frames.contract import TLS_FIRST
 from protocols import entrances
-from protocols.eager_tasks import Running
+from protocols.eager_tasks import EagerTask
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.compression import packed, unpacked
 from protocols.grpc.http2.events import Shape
-from protocols.grpc.http2.frames.limits import LONGEST_REST_S, Http2Limits, Inflating
+from protocols.grpc.http2.frames.limits import LONGEST_REST_S, Http2Limits, InflationBudget
 from protocols.grpc.http2.grpc_wire import GrpcWire
 from protocols.grpc.http2.hpack.decoder import encode_fields
 from protocols.grpc.servers.http2_calls import Http2Call
@@ -354,7 +354,7 @@ async def test_a_peer_that_vanishes_with_1000_open_calls_leaves_nothing(site: Si
     assert asyncio.all_tasks() <= tasks
     assert server._limits.holding.used == 0
     gc.collect()
-    assert not [one for one in gc.get_objects() if isinstance(one, Running) and not one.done()]
+    assert not [one for one in gc.get_objects() if isinstance(one, EagerTask) and not one.done()]
 
 
 async def test_half_open_connections_are_closed(site: Site) -> None:
@@ -448,7 +448,7 @@ def test_little_that_is_inflated_keeps_nothing_back() -> None:
 
 
 def test_who_inflates_much_waits_until_it_is_paid_off_and_others_that_do_wait_behind() -> None:
-    inflating = Inflating(rate=100)
+    inflating = InflationBudget(rate=100)
     assert inflating.rest(50, 10.0) == 0.5
     assert inflating.rest(50, 10.0) == 1.0
     assert inflating.rest(50, 10.75) == 0.75

@@ -112,7 +112,7 @@ async def test_scenario_10_a_long_poll_outlives_the_age_of_its_connection(
 async def test_scenario_10_connections_stay_unless_an_operator_sets_an_age(town: Any) -> None:
     gateway = await town.gateway(real_time=True)
     stream = await town.client(gateway).introduce(town.client(gateway).producing())
-    assert gateway.adapter._house.connection_age_s == 0
+    assert gateway.adapter._adapter_context.connection_age_s == 0
     assert not stream.done()
 
 

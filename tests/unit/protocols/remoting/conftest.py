@@ -19,7 +19,7 @@ from popgate.wire.frames.remoting import VERSION, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.codec.errors import code_of
-from protocols.remoting.requests import DoorHouse, Request, Room
+from protocols.remoting.requests import DoorContext, Request, Room
 from tests.support.waiting import until
 
 ADDRESS = "10.0.0.9:8080"
@@ -185,11 +185,11 @@ class Stage:
         self.broker = broker
         self.clock = clock
         self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
-        self.house = DoorHouse(self.processor, clock, lambda _context: ADDRESS)
+        self.door_context = DoorContext(self.processor, clock, lambda _context: ADDRESS)
 
-    def named(self, address: str) -> DoorHouse:
+    def named(self, address: str) -> DoorContext:
         """What rooms are lent where clients are told another address."""
-        return DoorHouse(self.processor, self.clock, lambda _context: address)
+        return DoorContext(self.processor, self.clock, lambda _context: address)
 
     async def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> None:
         await self.processor.metadata.create_topic(

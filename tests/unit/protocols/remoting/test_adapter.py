@@ -18,7 +18,7 @@ from popgate.context import Context
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.frames.codes import ResponseCode
-from protocols.adapter import House, parse_listen
+from protocols.adapter import AdapterContext, parse_listen
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.schemes import listens_by_itself, load_for, make_adapter, schemes
 from protocols.tls import Certificate
@@ -26,12 +26,12 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def house(stage: Any) -> House:
-    return House(stage.processor, SystemClock())
+def adapter_context(stage: Any) -> AdapterContext:
+    return AdapterContext(stage.processor, SystemClock())
 
 
-def made(url: str, house: House) -> RemotingAdapter:
-    adapter = make_adapter(parse_listen(url), house)
+def made(url: str, adapter_context: AdapterContext) -> RemotingAdapter:
+    adapter = make_adapter(parse_listen(url), adapter_context)
     assert isinstance(adapter, RemotingAdapter)
     return adapter
 
@@ -57,9 +57,9 @@ def test_it_is_found_by_its_scheme() -> None:
         ("remoting+unix:/tmp/door?advertised=gw", "has no port to advertise"),
     ],
 )
-async def test_options_that_cannot_be(house: House, url: str, told: str) -> None:
+async def test_options_that_cannot_be(adapter_context: AdapterContext, url: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        made(url, house)
+        made(url, adapter_context)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ async def test_options_that_cannot_be(house: House, url: str, told: str) -> None
     ],
 )
 async def test_what_clients_are_told_to_connect_to(
-    house: House, option: str, advertised: str, told: str
+    adapter_context: AdapterContext, option: str, advertised: str, told: str
 ) -> None:
-    adapter = made(f"remoting://127.0.0.1:0{option}", replace(house, advertised=advertised))
+    adapter = made(f"remoting://127.0.0.1:0{option}", replace(adapter_context, advertised=advertised))
     assert adapter.addresses == []
     await adapter.start()
     try:
@@ -89,9 +89,9 @@ async def test_what_clients_are_told_to_connect_to(
 
 
 async def test_numbers_of_brokers_are_asked_for_before_it_listens(
-    house: House, stage: Any, monkeypatch: pytest.MonkeyPatch
+    adapter_context: AdapterContext, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = made("remoting://127.0.0.1:0", house)
+    adapter = made("remoting://127.0.0.1:0", adapter_context)
     listening: list[list[str]] = []
 
     async def prime() -> None:
@@ -103,11 +103,11 @@ async def test_numbers_of_brokers_are_asked_for_before_it_listens(
     assert listening == [[]]
 
 
-async def test_it_serves_and_drains(house: House, tmp_path: Path) -> None:
+async def test_it_serves_and_drains(adapter_context: AdapterContext, tmp_path: Path) -> None:
     papers = Papers(tmp_path)
     adapter = made(
         "remoting://127.0.0.1:0?tls=true",
-        replace(house, certificate=Certificate(*papers.pair("gateway"))),
+        replace(adapter_context, certificate=Certificate(*papers.pair("gateway"))),
     )
     await adapter.start()
     port = int(adapter.addresses[0].rpartition(":")[2])
@@ -132,9 +132,9 @@ def listeners_of(processor: Any) -> list[object]:
     return [*(one.now for one in latest), *(told for listeners in many for told in listeners)]
 
 
-async def test_a_processor_forgets_a_closed_door(house: House, stage: Any) -> None:
+async def test_a_processor_forgets_a_closed_door(adapter_context: AdapterContext, stage: Any) -> None:
     before = listeners_of(stage.processor)
-    adapter = made("remoting://127.0.0.1:0", house)
+    adapter = made("remoting://127.0.0.1:0", adapter_context)
     await adapter.start()
     assert adapter._server is not None
     door = weakref.ref(adapter._server.door)
@@ -147,22 +147,22 @@ async def test_a_processor_forgets_a_closed_door(house: House, stage: Any) -> No
 
 
 async def test_a_processor_forgets_a_door_that_could_not_be_opened(
-    house: House, stage: Any, monkeypatch: pytest.MonkeyPatch
+    adapter_context: AdapterContext, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def prime() -> None:
         raise OSError("not now")
 
     monkeypatch.setattr(stage.processor.queue_numbering, "prime", prime)
     before = listeners_of(stage.processor)
-    adapter = made("remoting://127.0.0.1:0", house)
+    adapter = made("remoting://127.0.0.1:0", adapter_context)
     with pytest.raises(OSError, match="not now"):
         await adapter.start()
     await adapter.stop()
     await until(lambda: listeners_of(stage.processor) == before)
 
 
-async def test_one_that_never_started_ends(house: House) -> None:
-    adapter = made("remoting://127.0.0.1:0", house)
+async def test_one_that_never_started_ends(adapter_context: AdapterContext) -> None:
+    adapter = made("remoting://127.0.0.1:0", adapter_context)
 
     await adapter.drain(0.0)
     await adapter.stop()

@@ -87,7 +87,7 @@ USUAL = {
 async def test_every_request_is_answered(stage: Stage, seed: int) -> None:
     await stage.topic()
     await stage.group()
-    house = stage.house
+    house = stage.door_context
     caller = Caller(
         *(
             RouteHandler(house),

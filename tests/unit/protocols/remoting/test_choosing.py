@@ -39,13 +39,13 @@ class House:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.mapping = stage.processor.mapped_groups
-        self.heartbeats = Heartbeats(stage.house)
+        self.heartbeats = Heartbeats(stage.door_context)
         self.rooms = (
             self.heartbeats,
-            Members(stage.house, self.heartbeats.push_member),
-            QueueLockHandler(stage.house),
-            QueueAssignmentHandler(stage.house, self.heartbeats.push_member),
-            PopHandler(stage.house),
+            Members(stage.door_context, self.heartbeats.push_member),
+            QueueLockHandler(stage.door_context),
+            QueueAssignmentHandler(stage.door_context, self.heartbeats.push_member),
+            PopHandler(stage.door_context),
         )
 
     async def join(self, number: int, *groups: str, **settings: Any) -> Caller:

@@ -17,7 +17,7 @@ from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.frames.signature import UNIQUE_KEY_QUERY, V4_9_3, sign, signature
 from protocols.remoting.door import Door, credentials_in, names_of
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from tests.unit.protocols.remoting.conftest import FakePeer
 
 
@@ -36,13 +36,13 @@ class Room:
         return request.answer()
 
 
-def house() -> DoorHouse:
-    return DoorHouse(None, SystemClock(), lambda _context: "")  # type: ignore[arg-type]
+def door_context() -> DoorContext:
+    return DoorContext(None, SystemClock(), lambda _context: "")  # type: ignore[arg-type]
 
 
 def test_every_room_serves_its_codes_and_is_told_of_a_drain() -> None:
     rooms = Room(1, 2), Room(3)
-    door = Door(house(), rooms)
+    door = Door(door_context(), rooms)
 
     door.drain()
 
@@ -52,7 +52,7 @@ def test_every_room_serves_its_codes_and_is_told_of_a_drain() -> None:
 
 def test_no_two_rooms_serve_the_same_code() -> None:
     with pytest.raises(ValueError, match="two rooms serve the request code 2"):
-        Door(house(), (Room(1, 2), Room(2)))
+        Door(door_context(), (Room(1, 2), Room(2)))
 
 
 def asks(code: int, group: str, topic: str = "orders") -> Request:
@@ -78,7 +78,7 @@ class SlowPositions(Room):
 
 async def test_who_asks_for_a_position_waits_for_what_was_told_before() -> None:
     positions = SlowPositions()
-    door = Door(house(), (positions,))
+    door = Door(door_context(), (positions,))
     told = [asyncio.create_task(door.serve(asks(RequestCode.UPDATE_CONSUMER_OFFSET, "a"))) for _ in range(2)]
     # Tasks begin in the order in which they are made.
     asked = [
@@ -97,7 +97,7 @@ async def test_who_asks_for_a_position_waits_for_what_was_told_before() -> None:
 
 
 async def test_the_door_of_the_house_serves_what_clients_send(stage: Any) -> None:
-    door = Door(stage.house)
+    door = Door(stage.door_context)
 
     missing = [
         code.name

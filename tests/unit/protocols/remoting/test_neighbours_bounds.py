@@ -107,7 +107,7 @@ async def test_another_gateway_is_told_of_a_bounded_number_of_clients(
     for name in ("a", "bb", "ccc"):
         readers = (ConsumerData("readers", (SubscriptionData("orders"),)),)
         body = HeartbeatData(name, ("makers",), readers).encode()
-        await Caller(Heartbeats(stage.house), peer=FakePeer()).ok(Code.HEART_BEAT, body=body)
+        await Caller(Heartbeats(stage.door_context), peer=FakePeer()).ok(Code.HEART_BEAT, body=body)
     join(stage, "many", kind=ClientKind.PRODUCER, topics=frozenset(f"t{number}" for number in range(9)))
     answering = Neighbours(stage.processor, stage.clock)
 

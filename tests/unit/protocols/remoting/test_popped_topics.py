@@ -33,7 +33,7 @@ async def test_what_they_hold_stays_theirs_when_the_first_of_them_comes_back(
     held = await stage.processor.receive(Context(), Receive(TOPIC, GROUP, invisible_ms=60_000, wait_s=0))
     assert len(held) == 1
     # Its heartbeat does not tell how it reads, and it has asked nothing yet.
-    caller = Caller(*rooms_of(stage.house), peer=FakePeer("10.1.1.9:5"), client_id="client@9")
+    caller = Caller(*rooms_of(stage.door_context), peer=FakePeer("10.1.1.9:5"), client_id="client@9")
     told = ConsumerData(GROUP, (SubscriptionData(TOPIC),))
     await caller.ok(RequestCode.HEART_BEAT, body=HeartbeatData("client@9", (), (told,)).encode())
     for _ in range(10):

@@ -26,7 +26,7 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 @pytest.fixture
 def caller(stage: Stage) -> Caller:
-    return Caller(RouteHandler(stage.house))
+    return Caller(RouteHandler(stage.door_context))
 
 
 async def route_of(caller: Caller, topic: str) -> TopicRoute:
@@ -48,7 +48,7 @@ async def test_a_route_keeps_the_names_of_brokers_and_leads_here(stage: Stage, c
 @pytest.mark.parametrize("version", [273, 401, 479])
 async def test_a_route_is_standard_json_for_every_client(stage: Stage, version: int) -> None:
     await stage.topic()
-    caller = Caller(RouteHandler(stage.house), peer=FakePeer(version=version))
+    caller = Caller(RouteHandler(stage.door_context), peer=FakePeer(version=version))
     body = (await caller.ok(ROUTE, {"topic": "orders"})).body
     assert json.loads(body)["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS}
 
@@ -156,7 +156,7 @@ class TestWhichBrokerIsMeant:
 
 
 async def test_records_name_an_address_and_no_name(stage: Stage, caller: Caller) -> None:
-    assert await Brokers(stage.house).origin(caller.context) == Origin(ADDRESS)
+    assert await Brokers(stage.door_context).origin(caller.context) == Origin(ADDRESS)
     named = stage.named("gateway.example:8080")
     assert await Brokers(named).origin(caller.context) == Origin(caller.context.local)
 
@@ -181,7 +181,9 @@ class TestInFrontOfSeveralBrokers:
 
         monkeypatch.setattr(stage.processor.metadata, "brokers", brokers)
         monkeypatch.setattr(stage.processor.metadata, "queues", queues)
-        return Caller(RouteHandler(stage.house), PullHandler(stage.house), SendHandler(stage.house))
+        return Caller(
+            RouteHandler(stage.door_context), PullHandler(stage.door_context), SendHandler(stage.door_context)
+        )
 
     async def test_a_route_has_all_of_them_with_their_queues(self, caller: Caller) -> None:
         route = await route_of(caller, "orders")
@@ -205,7 +207,7 @@ class TestInFrontOfSeveralBrokers:
         assert [queue.broker for queue in (await route_of(caller, topic)).queues] == [*brokers]
 
     async def test_ids_and_records_name_this_door(self, stage: Stage, caller: Caller) -> None:
-        assert (await Brokers(stage.house).origin(caller.context)).host == ADDRESS
+        assert (await Brokers(stage.door_context).origin(caller.context)).host == ADDRESS
 
     async def test_clients_that_name_no_broker_are_told_why_not(self, caller: Caller) -> None:
         pull = {"consumerGroup": "g", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
@@ -223,10 +225,10 @@ async def test_brokers_stay_known_while_none_answers(
     async def nobody(_context: Context) -> list[BrokerPlace]:
         raise BrokerUnavailable("no broker is known")
 
-    known = Brokers(stage.house)
+    known = Brokers(stage.door_context)
     before = await known.known(caller.context)
     monkeypatch.setattr(stage.processor.metadata, "brokers", nobody)
     stage.clock.advance(2)
     assert await known.known(caller.context) == before
     with pytest.raises(BrokerUnavailable):
-        await Brokers(stage.house).known(caller.context)
+        await Brokers(stage.door_context).known(caller.context)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from popgate.errors import BrokerUnavailable
-from popgate.model import Standing
+from popgate.model import GroupStatus
 from popgate.naming import member_group
 from proxy.metrics.exposition import Metrics
 from proxy.metrics.group_status import Standings
 
 
-def standing(group: str, lag: int) -> Standing:
-    return Standing(group, "t", lag, lag, 0, 0, 0, 0, 0, False, 0, 0)
+def standing(group: str, lag: int) -> GroupStatus:
+    return GroupStatus(group, "t", lag, lag, 0, 0, 0, 0, 0, False, 0, 0)
 
 
 class Site:
     """A broker that tells two groups at a time."""
 
-    def __init__(self, *groups: Standing, most: int = 10) -> None:
+    def __init__(self, *groups: GroupStatus, most: int = 10) -> None:
         self.now = 0.0
         self.groups = list(groups)
         self.asked = 0
         self.standings = Standings(most=most, now=lambda: self.now)
         self.standings.ask = self.ask
 
-    async def ask(self, start: int, _queues: int) -> tuple[list[Standing], int | None]:
+    async def ask(self, start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
         self.asked += 1
         following = start + 2
         return self.groups[start:following], following if following < len(self.groups) else None
@@ -72,7 +72,7 @@ async def test_scenario_24_label_values_are_bounded_and_those_with_lag_go_first(
 
 
 async def test_who_makes_room_for_a_group_with_lag_is_told_with_the_others() -> None:
-    idle = [Standing(f"idle{number}", "t", 0, 0, 0, 0, 0, 0, 3, False, 0, 0) for number in range(2)]
+    idle = [GroupStatus(f"idle{number}", "t", 0, 0, 0, 0, 0, 0, 3, False, 0, 0) for number in range(2)]
     site = Site(*idle, standing("late", 5), standing("later", 6), most=2)
     await site.round()
     assert site.lags() == {"late": 5, "later": 6}
@@ -85,7 +85,7 @@ async def test_a_broker_that_cannot_tell_leaves_the_figures_as_they_were() -> No
     site = Site(standing("g", 7))
     await site.round()
 
-    async def fails(_start: int, _queues: int) -> tuple[list[Standing], int | None]:
+    async def fails(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
         raise BrokerUnavailable("it is away")
 
     site.standings.ask = fails
@@ -105,8 +105,8 @@ async def test_the_clients_of_a_broadcast_group_are_told_together() -> None:
 async def test_figures_that_a_broker_does_not_tell_are_left_out() -> None:
     metrics = Metrics()
 
-    async def ask(start: int, queues: int) -> tuple[list[Standing], int | None]:
-        return [Standing("g", "t", 7, 4, 3, 0, 0, 0, 0, False, 0, 0)], None
+    async def ask(start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
+        return [GroupStatus("g", "t", 7, 4, 3, 0, 0, 0, 0, False, 0, 0)], None
 
     metrics.standings.ask = ask
     metrics.standings.whole = False

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from proxy.config.loader import is_secret, known_settings
+from proxy.config.renamed import FORMER_NAMES
 from proxy.pages.chart_schema import OF_THE_CHART, SCHEMA_FILE, VALUES_FILE, schema_text
 
 ROOT = Path(__file__).parents[4]
@@ -29,7 +30,7 @@ def test_config_has_every_setting_but_secrets_and_the_charts_own(schema: Any) ->
     config = schema["properties"]["config"]["properties"]
     expected = {
         path for path, field in known_settings() if path[0] not in OF_THE_CHART and not is_secret(field)
-    }
+    } | FORMER_NAMES.keys()
     groups = {name for name, rule in config.items() if "properties" in rule}
     found = {(name,) for name in config if name not in groups}
     found |= {(group, name) for group in groups for name in config[group]["properties"]}
@@ -44,7 +45,7 @@ def test_numbers_with_a_unit_may_be_text(schema: Any) -> None:
         "type": ["integer", "string"],
         "minimum": 1,
         "maximum": 1 << 30,
-        "description": "The largest body of a message.",
+        "description": "Largest message body.",
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from processors.limits import Limits
 from proxy.config.loader import known_settings, load_settings
-from proxy.config.mapping import house_values, limits_values, new_group
+from proxy.config.mapping import context_values, limits_values, new_group
 from proxy.reload.effects import EFFECTS, Effect, effect_of
 
 NAMES = [".".join(path) for path, _ in known_settings()]
@@ -75,5 +75,5 @@ def test_a_live_setting_of_limits_is_among_those_that_a_processor_is_given_anew(
     ],
 )
 def test_a_setting_of_listeners_is_among_those_that_they_are_opened_with(name: str) -> None:
-    usual = house_values(load_settings(environment={}))
-    assert house_values(load_settings(environment={}, flags=with_other(name))) != usual
+    usual = context_values(load_settings(environment={}))
+    assert context_values(load_settings(environment={}, flags=with_other(name))) != usual

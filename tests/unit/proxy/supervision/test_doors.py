@@ -11,14 +11,14 @@ import pytest
 
 from protocols.adapter import parse_listen
 from proxy.supervision.doors import Doors, with_options
-from proxy.supervision.poll_loop import Turning
+from proxy.supervision.poll_loop import PollLoop
 from proxy.workers.crew import ADMIN, Door
 
 
 class Hands:
     """Takes connections while `full` is not set."""
 
-    def __init__(self, turning: Turning) -> None:
+    def __init__(self, turning: PollLoop) -> None:
         self.turning = turning
         self.full = False
         self.asked = 0
@@ -41,19 +41,19 @@ class Hands:
 
 
 @pytest.fixture
-def turning() -> Iterator[Turning]:
-    made = Turning()
+def turning() -> Iterator[PollLoop]:
+    made = PollLoop()
     yield made
     made.close()
 
 
 @pytest.fixture
-def hands(turning: Turning) -> Hands:
+def hands(turning: PollLoop) -> Hands:
     return Hands(turning)
 
 
 @pytest.fixture
-def doors(turning: Turning, hands: Hands) -> Iterator[Doors]:
+def doors(turning: PollLoop, hands: Hands) -> Iterator[Doors]:
     made = Doors(turning, hands)
     yield made
     made.close()
@@ -161,7 +161,7 @@ def test_who_dialled_before_the_end_is_still_served(
 
 
 def test_a_port_is_taken_over_with_those_that_wait_there(
-    doors: Doors, hands: Hands, turning: Turning, dial: Callable[..., socket.socket]
+    doors: Doors, hands: Hands, turning: PollLoop, dial: Callable[..., socket.socket]
 ) -> None:
     before = Doors(turning, lambda door, descriptor: False)
     before.bind(5, "grpc://127.0.0.1:0")
@@ -216,7 +216,7 @@ def test_what_is_given_back_is_handed_on_again_or_waits(
 
 
 def test_what_is_given_back_while_nobody_has_room_is_looked_at_again_by_one_for_all(
-    doors: Doors, hands: Hands, turning: Turning, monkeypatch: pytest.MonkeyPatch
+    doors: Doors, hands: Hands, turning: PollLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each would be looked at again by itself, for as long as processes have no descriptors."""
     doors.bind(1, "grpc://127.0.0.1:0")

@@ -12,18 +12,18 @@ from types import SimpleNamespace
 import pytest
 
 from proxy.supervision import poll_loop as module
-from proxy.supervision.poll_loop import READ, WRITE, Turning
+from proxy.supervision.poll_loop import READ, WRITE, PollLoop
 
 
 @pytest.fixture
-def turning() -> Iterator[Turning]:
-    made = Turning()
+def turning() -> Iterator[PollLoop]:
+    made = PollLoop()
     yield made
     made.close()
 
 
 def test_times_ring_in_their_order_unless_they_are_cancelled(
-    turning: Turning, monkeypatch: pytest.MonkeyPatch
+    turning: PollLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung: list[str] = []
 
@@ -42,7 +42,7 @@ def test_times_ring_in_their_order_unless_they_are_cancelled(
     assert rung == ["first", "second", "last"]
 
 
-def test_a_descriptor_is_told_of_until_it_is_forgotten(turning: Turning) -> None:
+def test_a_descriptor_is_told_of_until_it_is_forgotten(turning: PollLoop) -> None:
     one, other = socket.socketpair()
     with one, other:
         heard: list[bytes] = []
@@ -63,7 +63,7 @@ def test_a_descriptor_is_told_of_until_it_is_forgotten(turning: Turning) -> None
         turning.forget(one.fileno())
 
 
-def test_what_is_watched_for_can_be_changed(turning: Turning) -> None:
+def test_what_is_watched_for_can_be_changed(turning: PollLoop) -> None:
     one, other = socket.socketpair()
     with one, other:
 
@@ -79,7 +79,7 @@ def test_what_is_watched_for_can_be_changed(turning: Turning) -> None:
         assert one.recv(1) == b"x"
 
 
-def test_a_signal_is_told_between_two_pieces_of_work(turning: Turning) -> None:
+def test_a_signal_is_told_between_two_pieces_of_work(turning: PollLoop) -> None:
     told: list[signal.Signals] = []
 
     def came(number: signal.Signals) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from proxy.supervision import processes as module
-from proxy.supervision.poll_loop import READ, Turning
+from proxy.supervision.poll_loop import READ, PollLoop
 from proxy.supervision.processes import Processes
-from proxy.supervision.replacement import Staying
+from proxy.supervision.replacement import SupervisorState
 from proxy.workers.channel import Channel
 from proxy.workers.crew import ADMIN, Member, Role, Stage
 from tests.support.waiting import wait_until
@@ -26,10 +26,10 @@ class Bench:
     """Processes of a supervisor that never is one: the members are children that sleep."""
 
     def __init__(self, folder: Path) -> None:
-        self.turning = Turning()
+        self.turning = PollLoop()
         self.processes = Processes(
             self.turning,
-            Staying(folder, b"secret"),
+            SupervisorState(folder, b"secret"),
             0.0,
             changed=lambda: None,
             ended=lambda member, code: None,

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from proxy.supervision.doors import Doors
-from proxy.supervision.poll_loop import Turning
-from proxy.supervision.replacement import SIGNALS, VARIABLE, Staying, load_anew, stayed
+from proxy.supervision.poll_loop import PollLoop
+from proxy.supervision.replacement import SIGNALS, VARIABLE, SupervisorState, load_anew, stayed
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Member, Role, Stage
 
 
 @pytest.fixture
 def doors() -> Iterator[Doors]:
-    turning = Turning()
+    turning = PollLoop()
     made = Doors(turning, lambda door, descriptor: False)
     made.bind(4, "grpc://127.0.0.1:0?advertised=x:1")
     yield made
@@ -28,15 +28,15 @@ def doors() -> Iterator[Doors]:
 
 
 @pytest.fixture
-def staying() -> Iterator[Staying]:
-    made = Staying.first()
+def staying() -> Iterator[SupervisorState]:
+    made = SupervisorState.first()
     yield made
     for left in made.folder.iterdir():
         left.unlink()
     made.folder.rmdir()
 
 
-def test_the_first_has_a_folder_of_its_own_and_a_secret(staying: Staying) -> None:
+def test_the_first_has_a_folder_of_its_own_and_a_secret(staying: SupervisorState) -> None:
     assert staying.folder.stat().st_mode & 0o777 == 0o700
     assert len(staying.secret) == 32
     assert [staying.next_number(), staying.next_number()] == [1, 2]
@@ -49,13 +49,13 @@ def test_sockets_find_room_where_the_usual_folder_has_a_long_name(
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    folder = Staying.first().folder
+    folder = SupervisorState.first().folder
     assert len(str(folder / "admin-1234567")) <= 100
     folder.rmdir()
 
 
 def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
-    staying: Staying, doors: Doors, monkeypatch: pytest.MonkeyPatch
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = Channel.pair()
     while not ours.kept:
@@ -78,7 +78,9 @@ def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
     ours._end.detach()  # it was the same descriptor
 
 
-def test_everything_is_there_again(staying: Staying, doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_there_again(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = Channel.pair()
     gone, other = Channel.pair()
     gone.close()

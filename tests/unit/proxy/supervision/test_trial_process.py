@@ -12,8 +12,8 @@ import pytest
 from proxy.config.handover import settle
 from proxy.config.loader import load_settings
 from proxy.supervision.doors import Doors
-from proxy.supervision.poll_loop import Turning
-from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.supervision.poll_loop import PollLoop
+from proxy.supervision.replacement import SETTINGS, SupervisorState
 from proxy.supervision.trial_process import bind_anew, why_failed
 from proxy.workers.crew import ADMIN
 
@@ -22,9 +22,9 @@ ANY = "grpc://127.0.0.1:0"
 
 class Bench:
     def __init__(self, folder: Path) -> None:
-        self.turning = Turning()
+        self.turning = PollLoop()
         self.doors = Doors(self.turning, lambda *_: True)
-        self.staying = Staying(folder, b"secret")
+        self.staying = SupervisorState(folder, b"secret")
         self.doors.bind(self.staying.next_number(), ANY)
         self.doors.bind(ADMIN, "http://127.0.0.1:0")
 

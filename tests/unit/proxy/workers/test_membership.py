@@ -21,7 +21,7 @@ from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
 from proxy.app import build
 from proxy.config.settings import Settings
-from proxy.lifetime.end_signals import Ending
+from proxy.lifetime.end_signals import EndSignals
 from proxy.supervision.work import settings_at
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
@@ -84,9 +84,9 @@ def desk(desk_with: Callable[..., Desk]) -> Desk:
 
 
 @asynccontextmanager
-async def attached(desk: Desk) -> AsyncIterator[tuple[Membership, Ending]]:
+async def attached(desk: Desk) -> AsyncIterator[tuple[Membership, EndSignals]]:
     loop = asyncio.get_running_loop()
-    membership, ending = Membership(desk.post), Ending(loop)
+    membership, ending = Membership(desk.post), EndSignals(loop)
     membership.attach(loop, ending)
     try:
         yield membership, ending

@@ -2,8 +2,11 @@ package popgate.classic;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Queue;
 import java.util.Random;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -15,6 +18,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RemotingClient;
 
@@ -208,14 +212,11 @@ final class Mapped {
         String topic = run.get("topic");
         String group = run.get("group");
         DefaultMQProducer producer = run.producer();
-        Set<String> seen = Run.newSet();
-        AtomicInteger deliveries = new AtomicInteger();
+        ConcurrentMap<String, Queue<Came>> seen = new ConcurrentHashMap<>();
         AtomicInteger direct = new AtomicInteger();
         for (int n = 0; n < 2; n++) {
-            run.push(group, topic, "*", Run.consuming(message -> {
-                deliveries.incrementAndGet();
-                return seen.add(Run.text(message)) || true;
-            }));
+            String name = "member " + n;
+            run.push(group, topic, "*", Run.consuming(message -> came(seen, message, name)));
         }
         AtomicBoolean over = new AtomicBoolean();
         AtomicInteger sent = new AtomicInteger();
@@ -237,16 +238,17 @@ final class Mapped {
             DefaultMQPushConsumer joins = run.unstarted(group);
             joins.setNamesrvAddr(run.get("straight"));
             joins.subscribe(topic, "*");
-            joins.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                deliveries.addAndGet(messages.size());
-                direct.addAndGet(messages.size());
-                messages.forEach(message -> seen.add(Run.text(message)));
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-            });
+            String name = "direct " + round;
+            joins.registerMessageListener(Run.consuming(message -> {
+                direct.incrementAndGet();
+                return came(seen, message, name);
+            }));
+            run.say("joins");
             joins.start();
             run.untilMapped(group, false);
             int before = direct.get();
             run.waitFor(() -> direct.get() > before);
+            run.say("leaves");
             joins.shutdown();
             run.untilMapped(group, true);
             int now = sent.get();
@@ -255,7 +257,23 @@ final class Mapped {
         over.set(true);
         load.join();
         run.waitFor(() -> seen.size() >= sent.get());
-        run.say("switched", "sent", sent.get(), "came", seen.size(), "deliveries", deliveries.get(),
-                "direct", direct.get());
+        seen.values().stream().filter(deliveries -> deliveries.size() > 1)
+                .forEach(deliveries -> deliveries.forEach(one -> run.say("again", "body", one.body, "by", one.by,
+                        "queue", one.queue, "offset", one.offset, "attempt", one.attempt,
+                        "id", one.id, "when", one.when)));
+        run.say("switched", "sent", sent.get(), "came", seen.size(), "direct", direct.get(),
+                "deliveries", seen.values().stream().mapToInt(Queue::size).sum());
+    }
+
+    /** A delivery: to whom, from where, and when in milliseconds. */
+    private record Came(
+            String body, String by, int queue, long offset, int attempt, String id, long when) {}
+
+    private static boolean came(ConcurrentMap<String, Queue<Came>> seen, MessageExt message, String by) {
+        String body = Run.text(message);
+        seen.computeIfAbsent(body, nothing -> new ConcurrentLinkedQueue<>()).add(new Came(
+                body, by, message.getQueueId(), message.getQueueOffset(),
+                message.getReconsumeTimes() + 1, message.getMsgId(), System.currentTimeMillis()));
+        return true;
     }
 }

@@ -219,7 +219,7 @@ async def test_a_cancelled_send_is_known_when_it_was_done(folder: Folder) -> Non
 
 
 async def test_what_is_known_is_bounded_and_the_latest_half_is_known_at_any_rate(folder: Folder) -> None:
-    broker = await folder.open(max_known_sends=4_000)
+    broker = await folder.open(dedup_max_ids=4_000)
     for at in range(0, 20_000, 100):
         await folder.send(broker, *range(at, at + 100))
         assert len(broker._engine.repeats) <= 4_000 + 2 * 512
@@ -227,7 +227,7 @@ async def test_what_is_known_is_bounded_and_the_latest_half_is_known_at_any_rate
     stored = count(broker)
     await folder.send(broker, *range(18_000, 20_000))
     assert count(broker) == stored
-    broker = await folder.open(max_known_sends=4_000)
+    broker = await folder.open(dedup_max_ids=4_000)
     await folder.send(broker, *range(18_100, 20_000))
     assert count(broker) == stored
 
@@ -243,38 +243,38 @@ async def test_the_real_window_is_told_when_it_is_shorter(
         return figures["repeat_window_seconds"]
 
     def told() -> list[str]:
-        return [r.getMessage() for r in caplog.records if "embedded.max_known_sends" in r.getMessage()]
+        return [r.getMessage() for r in caplog.records if "embedded.dedup_max_ids" in r.getMessage()]
 
     async def send_for(broker: EmbeddedBroker, first: int, seconds: int) -> None:
         for at in range(first, first + 100 * seconds, 100):
             await folder.send(broker, *range(at, at + 100))
             folder.clock.advance(1)
 
-    broker = await folder.open(max_known_sends=4_096)
+    broker = await folder.open(dedup_max_ids=4_096)
     await send_for(broker, 0, 20)
     assert (known_s(broker), told()) == (WINDOW_MS / 1000, [])
     await send_for(broker, 10_000, 60)
     assert 20 <= known_s(broker) <= 42
     (line,) = told()
-    assert "not for the 600 s of embedded.repeat_window_s" in line
-    assert "embedded.max_known_sends = 4096" in line
+    assert "not for the 600 s of embedded.dedup_window_s" in line
+    assert "embedded.dedup_max_ids = 4096" in line
     stored = count(broker)
     oldest = 16_000 - 100 * int(known_s(broker))
     await folder.send(broker, *range(oldest + 100, oldest + 200))
     assert count(broker) == stored
 
-    broker = await folder.open(max_known_sends=4_096)
+    broker = await folder.open(dedup_max_ids=4_096)
     assert 10 <= known_s(broker) <= 42
     folder.clock.advance(WINDOW_MS / 1000)
     assert known_s(broker) == WINDOW_MS / 1000
 
 
 async def test_after_a_restart_the_window_of_few_sends_is_whole(folder: Folder) -> None:
-    broker = await folder.open(max_known_sends=4_096)
+    broker = await folder.open(dedup_max_ids=4_096)
     for n in range(40):  # for longer than two windows: the oldest were forgotten by their age
         await folder.send(broker, n)
         folder.clock.advance(60)
-    broker = await folder.open(max_known_sends=4_096)
+    broker = await folder.open(dedup_max_ids=4_096)
     assert broker.figures()["repeat_window_seconds"] == WINDOW_MS / 1000
 
 
@@ -292,12 +292,12 @@ async def test_what_is_older_than_the_window_is_forgotten_in_memory_and_in_the_s
 async def test_a_start_reads_little_however_much_there_is(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = await folder.open(repeat_window_ms=100)
+    broker = await folder.open(dedup_window_ms=100)
     for at in range(0, 30_000, 100):
         await folder.send(broker, *range(at, at + 100))
         folder.clock.advance(0.001)
     read = count_reads(monkeypatch)
-    await folder.open(repeat_window_ms=100)
+    await folder.open(dedup_window_ms=100)
     assert read() < 3_000
 
 
@@ -394,7 +394,7 @@ async def test_two_ids_with_one_hash_are_two_messages(
 async def test_switched_off_nothing_is_kept_and_switched_on_again_it_begins_anew(folder: Folder) -> None:
     broker = await folder.open()
     await folder.send(broker, 1)
-    broker = await folder.open(repeat_window_ms=0)
+    broker = await folder.open(dedup_window_ms=0)
     await folder.send(broker, 1)
     assert (count(broker), segments(broker), len(broker._engine.repeats)) == (2, 0, 0)
     assert broker.traits.repeats_known_ms == 0

@@ -44,7 +44,9 @@ def test_sends_are_refused_with_a_sentence_and_go_on_when_there_is_room(
     room = disk.room()
     room.check(0)
     disk.bytes_free = 63 * MIB
-    with pytest.raises(BrokerUnavailable, match=r"disk of data is nearly full.*embedded\.keep_free_bytes"):
+    with pytest.raises(
+        BrokerUnavailable, match=r"disk of data is nearly full.*embedded\.min_free_disk_bytes"
+    ):
         room.check(1_000)
     disk.bytes_free = 70 * MIB  # above what is kept, and not by enough
     assert refused(room, 2_000)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from brokers.client_registration import ConnectedClient
+from brokers.relay import BrokerAnswer, HearsBrokers
 from popgate.errors import ClientTimeout, GatewayError
 from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedNameServer, ScriptedPeer
-from popgate.wire.bodies.consumer_info import ConsumeResult, ConsumerRunningInfo
-from popgate.wire.frames.codes import RequestCode
+from popgate.wire.bodies.consumer_info import (
+    ConsumeResult,
+    ConsumerRunningInfo,
+    decode_offsets,
+    encode_positions,
+)
+from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.records import encode_record
 
+POSITIONS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 RUNNING, CONSUME = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY
 HOST = pack_host("10.0.0.1:10911")
 RECORD = encode_record(b"T", 1, 12, 900, b"body", b"k\x01v\x02", 0, 0, 7, HOST, 8, HOST)
@@ -162,6 +171,31 @@ async def test_who_is_not_here_is_not_described(
 ) -> None:
     answer = await ask(line, code, RECORD, **fields)
     assert (answer.code, answer.remark) == (1, "the client is not known to this gateway")
+
+
+async def test_a_client_is_asked_for_its_positions(broker: Any, line: PeerConnection) -> None:
+    """The request names no client: the connection says which one it is."""
+    queue = MessageQueue("T", "broker-a", 1)
+    asked: list[tuple[int, dict[str, str]]] = []
+
+    async def handler(code: int, fields: Mapping[str, str]) -> BrokerAnswer:
+        asked.append((code, dict(fields)))
+        if fields["topic"] == "T":
+            return BrokerAnswer(0, body=encode_positions({"c": {queue: 7}}))
+        return BrokerAnswer(ResponseCode.CONSUMER_NOT_ONLINE)
+
+    fields = {"topic": "T", "group": "g"}
+    unheard = await line.ask(Command(POSITIONS, fields=fields))
+    assert (unheard.code, unheard.remark) == (1, "the client is not known to this gateway")
+    broker.capability(HearsBrokers).on_command(handler)
+    answer = await line.ask(Command(POSITIONS, fields=fields))
+    assert decode_offsets(answer.body, "messageQueueTable") == {queue: 7}
+    assert asked == [
+        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "g", "clientAddr": "c"})
+    ]
+    assert (await line.ask(Command(POSITIONS, fields={**fields, "topic": "other"}))).code != 0
+    assert (await line.ask(Command(POSITIONS, fields={**fields, "group": "other"}))).code == 1
+    assert len(asked) == 2
 
 
 async def test_scenario_24_a_message_that_cannot_be_read_is_refused(line: PeerConnection) -> None:

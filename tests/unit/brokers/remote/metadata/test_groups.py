@@ -228,6 +228,24 @@ async def test_a_group_is_deleted_with_its_retries(cluster, facet):
         await facet.group("g")
 
 
+async def test_a_group_is_deleted_with_retries_that_name_servers_do_not_know_yet(cluster, facet):
+    """Else the next group of this name would receive them."""
+
+    def config(request):
+        if request.fields["topic"] != "%RETRY%g+T":
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST)
+        return request.answer(0, body=b'{"topicName":"%RETRY%g+T","readQueueNums":1}')
+
+    cluster.servers.add_topic("%RETRY%g_T", "broker-a")
+    cluster.masters["broker-b"].on(RequestCode.GET_TOPIC_CONFIG, config)
+    await facet.delete_group("g")
+    assert sorted(cluster.deleted) == [
+        ("broker-a", "%RETRY%g_T"),
+        ("broker-b", "%RETRY%g+T"),
+        ("name server", "%RETRY%g_T"),
+    ]
+
+
 async def test_stale_positions_are_deleted_before_a_group_is_made(cluster, facet):
     """A broker stores the position of a pop after it answered, also when the group was deleted in between."""
     cluster.read["broker-b"]["new"] = ["T"]

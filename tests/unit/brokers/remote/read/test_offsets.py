@@ -11,6 +11,7 @@ from popgate.errors import (
     BadRequest,
     BrokerUnavailable,
     Forbidden,
+    GatewayError,
     GroupNotFound,
     IllegalOffset,
     TopicNotFound,
@@ -260,6 +261,32 @@ async def test_a_reset_sets_every_queue_and_passes_over_the_retries(cluster, par
     cluster.resets.clear()
     await parts.reset("g", "T", 1_700_000_000_000)
     assert cluster.resets[:2] == [("broker-a", "T", 7), ("broker-b", "T", 7)]
+
+
+async def test_a_reset_passes_over_retries_that_name_servers_do_not_know_yet(cluster, parts):
+    """A broker tells them of a new retry topic with its next registration only."""
+
+    def config(request):
+        if request.fields["topic"] != "%RETRY%g+T":
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST)
+        return request.answer(0, body=b'{"topicName":"%RETRY%g+T","readQueueNums":1}')
+
+    cluster.masters["broker-b"].on(RequestCode.GET_TOPIC_CONFIG, config)
+    cluster.ends = {("%RETRY%g+T", "broker-b"): (0, 5)}
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert cluster.resets == [("broker-a", "T", 0), ("broker-b", "T", 0), ("broker-b", "%RETRY%g+T", 5)]
+    # An account may have rights on the retry topics that there are, and on no others.
+    cluster.masters["broker-b"].on(
+        RequestCode.GET_TOPIC_CONFIG, lambda request: request.answer(ResponseCode.NO_PERMISSION, "no")
+    )
+    cluster.resets.clear()
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert cluster.resets == [("broker-a", "T", 0), ("broker-b", "T", 0)]
+    cluster.masters["broker-b"].on(RequestCode.GET_TOPIC_CONFIG, lambda request: request.answer(1, "no"))
+    cluster.resets.clear()
+    with pytest.raises(GatewayError, match="SYSTEM_ERROR"):
+        await parts.reset("g", "T", StartFrom.FIRST)
+    assert cluster.resets == []
 
 
 async def test_a_reset_tells_what_it_set(cluster, parts):

@@ -16,7 +16,7 @@ from popgate.wire.bodies.broker_stats import (
     encode_producers,
 )
 from popgate.wire.bodies.heartbeats import Connection, SubscriptionData
-from popgate.wire.bodies.offset_stats import ConsumeStats, QueueStanding
+from popgate.wire.bodies.offset_stats import ConsumeStats, QueueProgress
 from popgate.wire.bodies.small_bodies import MessageQueue
 
 INDEX = b'"maxQueueIndex":9,"minQueueIndex":1,"queueData":[{"eval":false,"physicOffset":100,"physicSize":200,'
@@ -69,7 +69,7 @@ def test_damaged_rates_are_told(part: bytes) -> None:
 
 
 def test_the_standings_of_all_groups_are_those_of_java() -> None:
-    stats = ConsumeStats({MessageQueue("T", "broker-a", 0): QueueStanding(9, 4, 0, 5)})
+    stats = ConsumeStats({MessageQueue("T", "broker-a", 0): QueueProgress(9, 4, 0, 5)})
     assert encode_all_standings({"G": [stats]}, "10.0.0.1:10911", left=5, in_flight=1) == (
         b'{"brokerAddr":"10.0.0.1:10911","consumeStatsList":[{"G":[{"consumeTps":0.0,"offsetTable":'
         b'{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"brokerOffset":9,"consumerOffset":4,'

@@ -3,7 +3,7 @@
 import pytest
 
 from popgate.errors import PeerWireError
-from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, QueueStanding, TopicStats
+from popgate.wire.bodies.offset_stats import ConsumeStats, QueueOffsets, QueueProgress, TopicStats
 from popgate.wire.bodies.small_bodies import MessageQueue
 
 FIRST, SECOND = MessageQueue("T", "broker-a", 1), MessageQueue("T", "broker-a", 0)
@@ -25,7 +25,7 @@ def test_the_standing_of_a_group_is_that_of_java() -> None:
         b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"brokerOffset":9,'
         b'"consumerOffset":4,"lastTimestamp":5,"pullOffset":0}}}'
     )
-    stats = ConsumeStats({SECOND: QueueStanding(9, 4, 0, 5)})
+    stats = ConsumeStats({SECOND: QueueProgress(9, 4, 0, 5)})
     assert ConsumeStats.decode(text) == stats
     assert stats.encode() == text
 

@@ -12,7 +12,7 @@ import pytest
 
 from popgate.errors import LocalWireError
 from popgate.testing.frames import data, framed, headers, ping, reset, settings, split, window_update
-from protocols.grpc.http2.frames.limits import Holding
+from protocols.grpc.http2.frames.limits import HeldBytes
 
 MAKE = Callable[..., Any]
 HEADERS = ":status=200 content-type=application/grpc"
@@ -85,7 +85,7 @@ def test_a_message_as_large_as_may_be_and_one_byte_larger(make_client: MAKE) -> 
 
 
 def test_what_all_connections_hold_of_requests_is_bounded(make_client: MAKE) -> None:
-    holding = Holding(1_000)
+    holding = HeldBytes(1_000)
     first, second = (make_client(holding=holding) for _ in range(2))
     first.say(headers(1, first.block()), data(1, framed(bytes(10_000))[:900]))
     second.say(headers(1, second.block()), data(1, framed(bytes(10_000))[:200]))
@@ -97,7 +97,7 @@ def test_what_all_connections_hold_of_requests_is_bounded(make_client: MAKE) -> 
 
 
 def test_a_connection_may_hold_one_request_larger_than_the_bound(make_client: MAKE) -> None:
-    holding = Holding(1_000)
+    holding = HeldBytes(1_000)
     client = make_client(holding=holding)
     client.call(1, bytes(10_000))
     assert client.messages == [bytes(10_000)]

@@ -25,7 +25,7 @@ from popgate.testing.frames import (
     window_update,
 )
 from protocols.grpc.http2.frames.codes import ErrorCode, Flood, FloodError, Http2Error
-from protocols.grpc.http2.frames.limits import Holding
+from protocols.grpc.http2.frames.limits import HeldBytes
 from protocols.grpc.http2.grpc_wire import GrpcWire
 from tests.unit.protocols.grpc.http2.conftest import Client
 
@@ -392,7 +392,7 @@ def test_a_plain_request_is_answered_once(make_client: MAKE) -> None:
 
 
 def test_a_message_whose_request_does_not_end_is_held(whole: Callable[..., Client]) -> None:
-    holding = Holding(10_000)
+    holding = HeldBytes(10_000)
     client = whole(holding=holding)
     for number in range(1, 21, 2):
         client.say(begin(client, number), data(number, framed(bytes(1_500))))
@@ -406,7 +406,7 @@ def test_a_message_whose_request_does_not_end_is_held(whole: Callable[..., Clien
 
 
 def test_one_connection_cannot_hold_more_than_there_is_for_all(whole: Callable[..., Client]) -> None:
-    holding = Holding(100_000)
+    holding = HeldBytes(100_000)
     client = whole(holding=holding)
     for number in range(1, 201, 2):
         client.say(begin(client, number), data(number, CLAIM + bytes(9_995)))
@@ -415,7 +415,7 @@ def test_one_connection_cannot_hold_more_than_there_is_for_all(whole: Callable[.
 
 
 def test_who_holds_most_makes_room_for_the_others(whole: Callable[..., Client]) -> None:
-    holding = Holding(50_000)
+    holding = HeldBytes(50_000)
     greedy, modest = whole(holding=holding), whole(holding=holding)
     for number in (1, 3, 5):
         greedy.say(begin(greedy, number), data(number, framed(bytes(MIB))[:16_000]))
@@ -428,7 +428,7 @@ def test_who_holds_most_makes_room_for_the_others(whole: Callable[..., Client]) 
 
 
 def test_what_nobody_reads_is_held_until_it_is_read(whole: Callable[..., Client]) -> None:
-    holding = Holding()
+    holding = HeldBytes()
     client = whole(holding=holding)
     client.say(begin(client, 1, path="/many"), data(1, framed(b"ab") * 2_000))
     assert len(client.messages) == 2_000
@@ -438,7 +438,7 @@ def test_what_nobody_reads_is_held_until_it_is_read(whole: Callable[..., Client]
 
 
 def test_what_nobody_reads_is_bounded_for_all_streams(whole: Callable[..., Client]) -> None:
-    holding = Holding(MIB)
+    holding = HeldBytes(MIB)
     client = whole(holding=holding, max_streams=200)
     for number in range(1, 201, 2):
         client.say(begin(client, number, path="/many"), *[data(number, framed(b"ab") * 100)] * 5)

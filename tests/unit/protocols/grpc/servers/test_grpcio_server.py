@@ -45,16 +45,16 @@ async def test_a_port_that_is_taken_is_refused_with_a_sentence(town: Any, gatewa
 
 
 def test_an_option_that_nobody_knows_is_refused(tmp_path: Any) -> None:
-    from protocols.adapter import House, parse_listen
+    from protocols.adapter import AdapterContext, parse_listen
     from protocols.schemes import make_adapter
 
-    house: Any = House(processor=None, clock=None)  # type: ignore[arg-type]
+    adapter_context: Any = AdapterContext(processor=None, clock=None)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match="no option 'advertized'; there are: advertised, mode, tls, transport"
     ):
-        make_adapter(parse_listen("grpc://127.0.0.1:0?advertized=x"), house)
+        make_adapter(parse_listen("grpc://127.0.0.1:0?advertized=x"), adapter_context)
     with pytest.raises(ValueError, match=r"no protocol 'gprc'; these are: .*grpc"):
-        make_adapter(parse_listen("gprc://127.0.0.1:0"), house)
+        make_adapter(parse_listen("gprc://127.0.0.1:0"), adapter_context)
 
 
 async def test_ipv6_is_served(town: Any) -> None:

@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -354,7 +354,7 @@ async def test_a_client_that_reads_nothing_is_not_asked_without_end() -> None:
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", b"x", b"")
     check = TransactionCheck("t", "t", "id", message, 0)
     taken = [stream.ask(check) for _ in range(1000)]
-    running = asyncio.ensure_future(stream.run(Waits()))
+    running = asyncio.ensure_future(stream.run(LongPolls()))
     await asyncio.sleep(0)
     taken += [stream.ask(check) for _ in range(1000)]
     assert 0 < taken.index(False) < 100
@@ -415,7 +415,7 @@ async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_fo
     clients, known, connection = gateway.processor.clients, weakref.ref(stream), weakref.ref(told)
     gc.disable()
     try:
-        await stream.run(Waits())
+        await stream.run(LongPolls())
         del told
         assert (connection(), clients.get("gone").alive) == (None, False)
         del stream

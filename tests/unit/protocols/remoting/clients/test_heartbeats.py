@@ -45,7 +45,7 @@ def beat(
 
 @pytest.fixture
 def room(stage: Stage) -> Heartbeats:
-    return Heartbeats(stage.house)
+    return Heartbeats(stage.door_context)
 
 
 async def test_a_client_is_known_as_a_member_of_each_of_its_groups(stage: Stage, room: Heartbeats) -> None:

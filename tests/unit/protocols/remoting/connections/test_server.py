@@ -34,7 +34,7 @@ from protocols.remoting.connections.server import RemotingServer
 from protocols.remoting.connections.write_queue import MOST_TOLD
 from protocols.remoting.door import Door
 from protocols.remoting.peer import MOST_ASKED
-from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S, until
 
@@ -148,7 +148,7 @@ class House:
         self.calls = Calls()
         self.seen = Connections()
         self.budgets = Budgets(process_bytes=1 << 26, group_bytes=1 << 26, connection_bytes=1 << 26)
-        lent = DoorHouse(None, SystemClock(), lambda context: context.local)  # type: ignore[arg-type]
+        lent = DoorContext(None, SystemClock(), lambda context: context.local)  # type: ignore[arg-type]
         self.door = Door(lent, [self.room])
         self.door.calls = self.calls
         self.server = RemotingServer(
@@ -410,7 +410,9 @@ async def test_too_many_long_polls_are_told_to_be(make: Make) -> None:
     assert house.calls.ended["PULL_MESSAGE", "SYSTEM_BUSY"] == 1
 
 
-async def test_who_reads_nothing_is_not_read_either_and_holds_what_it_was_answered(house: House) -> None:
+async def test_who_reads_nothing_is_not_read_either_and_holds_what_it_was_answered(
+    house: House,
+) -> None:
     client = await house.client()
     assert client.transport is not None
     client.transport.pause_reading()
@@ -999,7 +1001,9 @@ async def test_nothing_but_an_answer_ends_a_connection_behind_one(house: House) 
     await old.until_over()
 
 
-async def test_what_was_held_back_goes_out_before_a_connection_ends_behind_an_answer(house: House) -> None:
+async def test_what_was_held_back_goes_out_before_a_connection_ends_behind_an_answer(
+    house: House,
+) -> None:
     old = await house.client(version=OLD)
     connection = await house.connection(old)
     house.server._draining = house.room.drained = True

@@ -29,7 +29,7 @@ def of_group(**more: Any) -> dict[str, object]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic(queues=1)
-    return Caller(OffsetHandler(stage.house))
+    return Caller(OffsetHandler(stage.door_context))
 
 
 async def send(stage: Stage, count: int) -> None:

@@ -31,7 +31,7 @@ NOTICE, WAITERS = RequestCode.NOTIFICATION, RequestCode.POLLING_INFO
 
 @pytest.fixture
 def room(stage: Stage) -> PopHandler:
-    return PopHandler(stage.house)
+    return PopHandler(stage.door_context)
 
 
 async def filled(stage: Stage, count: int, *, queues: int = 1, tags: str = "", **group: object) -> None:
@@ -252,7 +252,7 @@ async def test_a_waiting_pop_is_woken(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     caller = Caller(room)
     waiting = asyncio.ensure_future(caller.call(POP, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
     await stage.processor.send(Context(), [Message("orders", b"late", make_message_id())])
     answer = await stage.until(lambda: waiting.done() and waiting.result())
     assert isinstance(answer, Command)
@@ -263,7 +263,7 @@ async def test_a_pop_that_waits_in_vain(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     born = stage.clock.now_ms() - 4_000
     waiting = asyncio.ensure_future(Caller(room).call(POP, asked(pollTime=10_000, bornTime=born)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
     await stage.pass_s(5)
     assert not waiting.done()
     # The time that it was on its way counts.
@@ -276,7 +276,7 @@ async def test_a_pop_that_waits_in_vain(stage: Stage, room: PopHandler) -> None:
 async def test_a_drain_answers_who_waits(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     waiting = asyncio.ensure_future(Caller(room).call(POP, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
     room.drain()
     answer = await stage.until(lambda: waiting.done() and waiting.result())
     assert isinstance(answer, Command)
@@ -317,7 +317,7 @@ async def test_a_notice_tells_whether_there_is_something(stage: Stage, room: Pop
     # A message that is there again counts.
     await caller.ok(CHANGE, settled(got, invisibleTime=5_000))
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
     await stage.pass_s(6)
     await stage.until(waiting.done)
     assert waiting.result().fields["hasMsg"] == "true"
@@ -329,7 +329,7 @@ async def test_a_notice_that_waits_in_vain(stage: Stage, room: PopHandler) -> No
     refused = await caller.ask(NOTICE, asked(topic="nowhere else"))
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=1_000)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
 
     def look() -> bool:
         stage.clock.advance(0.5)
@@ -338,7 +338,7 @@ async def test_a_notice_that_waits_in_vain(stage: Stage, room: PopHandler) -> No
     await stage.until(look)
     assert waiting.result().fields["hasMsg"] == "false"
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <LongPolls 1"))
     room.drain()
     assert (await waiting).fields["hasMsg"] == "false"
 

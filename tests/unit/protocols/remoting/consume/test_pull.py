@@ -56,7 +56,7 @@ def places(answer: Command) -> tuple[int, int, int]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic(queues=1)
-    return Caller(PullHandler(stage.house))
+    return Caller(PullHandler(stage.door_context))
 
 
 async def send(stage: Stage, *texts: bytes, topic: str = "orders", **more: Any) -> None:
@@ -217,7 +217,7 @@ class TestWaiting:
         assert (await (await self.start(stage, caller, **more))).code == NOTHING
 
     async def test_a_drain_ends_it(self, stage: Stage, caller: Caller) -> None:
-        room = PullHandler(stage.house)
+        room = PullHandler(stage.door_context)
         draining = Caller(room)
         waiting = await self.start(stage, draining)
         await stage.pass_s(1)
@@ -244,7 +244,7 @@ class TestWithoutAFilterOfItsOwn:
             assert isinstance(peer, FakePeer)
             return known
 
-        return Caller(PullHandler(stage.house, subscriptions))
+        return Caller(PullHandler(stage.door_context, subscriptions))
 
     async def test_what_the_heartbeat_told_counts(self, stage: Stage) -> None:
         await stage.topic(queues=1)

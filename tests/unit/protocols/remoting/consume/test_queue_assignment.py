@@ -24,11 +24,11 @@ QUERY, MODE = RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE
 async def caller(stage: Stage) -> Caller:
     """Of two members of the group."""
     await stage.topic("orders", queues=5)
-    room = Heartbeats(stage.house)
+    room = Heartbeats(stage.door_context)
     for client_id in ("c@1", "c@2"):
         body = HeartbeatData(client_id, consumers=(ConsumerData("readers"),)).encode()
         await Caller(room, peer=FakePeer()).ok(RequestCode.HEART_BEAT, body=body)
-    return Caller(QueueAssignmentHandler(stage.house))
+    return Caller(QueueAssignmentHandler(stage.door_context))
 
 
 async def assigned(caller: Caller, client_id: str = "c@1", **more: str) -> list[tuple[int, str]]:

@@ -16,7 +16,7 @@ QUEUES = tuple(MessageQueue("orders", "popgate", number) for number in range(4))
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(QueueLockHandler(stage.house))
+    return Caller(QueueLockHandler(stage.door_context))
 
 
 async def locked(caller: Caller, client: str, queues: tuple[MessageQueue, ...] = QUEUES) -> set[MessageQueue]:

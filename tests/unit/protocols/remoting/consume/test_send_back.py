@@ -21,7 +21,7 @@ BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 @pytest.fixture
 def room(stage: Stage) -> SendBackHandler:
-    return SendBackHandler(stage.house)
+    return SendBackHandler(stage.door_context)
 
 
 async def sent(stage: Stage) -> Sent:

@@ -30,7 +30,7 @@ class Door:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.rooms: list[Room] = rooms_of(stage.house)
+        self.rooms: list[Room] = rooms_of(stage.door_context)
 
     @property
     def mapped(self) -> Mapped:

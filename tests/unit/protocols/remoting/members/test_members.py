@@ -42,8 +42,8 @@ class House:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.heartbeats = Heartbeats(stage.house)
-        self.members = Members(stage.house)
+        self.heartbeats = Heartbeats(stage.door_context)
+        self.members = Members(stage.door_context)
         self.tool = Caller(self.members, peer=FakePeer("10.9.9.9:9"))
 
     async def join(self, number: int, *groups: str, language: str = "JAVA", **settings: Any) -> FakePeer:
@@ -289,6 +289,29 @@ async def test_members_are_told_of_resets_that_come_by_other_doors(house: House,
     await stage.processor.offsets.reset(Context(), "readers", "orders", StartFrom.LAST)
     (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
     assert set(decode_offsets(body).values()) == {3}
+
+
+async def test_members_of_a_door_that_opens_during_a_reset_are_told_of_it(
+    house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a reload opens one."""
+    await filled(stage, each=3)
+    first = await house.join(1, "readers")
+    monkeypatch.setattr(house.members, "_is_here", lambda peer: peer is first)
+    reset = stage.broker.reset
+    opened: list[FakePeer] = []
+
+    async def and_open(group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
+        was_set = await reset(group, topic, to)
+        Members(stage.door_context, is_here=opened.__contains__)
+        opened.append(await house.join(2, "readers"))
+        return was_set
+
+    monkeypatch.setattr(stage.broker, "reset", and_open)
+    await stage.processor.offsets.reset(Context(), "readers", "orders", StartFrom.LAST)
+    for peer in (first, *opened):
+        (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
+        assert set(decode_offsets(body).values()) == {3}
 
 
 async def test_what_a_reset_set_is_told_though_the_group_has_read_on_meanwhile(

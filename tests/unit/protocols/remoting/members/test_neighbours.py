@@ -50,7 +50,7 @@ from processors.messaging import MessagingProcessor
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members.members import Members
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from protocols.remoting.tools.broker_status import BrokerStatusHandler
 from protocols.remoting.tools.client_queries import ClientQueryHandler
 from protocols.schemes import command_handler
@@ -93,9 +93,9 @@ class Gateway:
     def __init__(self, processor: MessagingProcessor, stage: Stage, shared: Shared) -> None:
         self.processor = processor
         processor.command_relay.serve(command_handler(processor, stage.clock), shared)
-        house = DoorHouse(processor, stage.clock, lambda _context: ADDRESS)
-        self.heartbeats = Heartbeats(house)
-        rooms = ClientQueryHandler(house), Members(house), BrokerStatusHandler(house)
+        door_context = DoorContext(processor, stage.clock, lambda _context: ADDRESS)
+        self.heartbeats = Heartbeats(door_context)
+        rooms = ClientQueryHandler(door_context), Members(door_context), BrokerStatusHandler(door_context)
         self.tool = Caller(*rooms, peer=FakePeer("10.9.9.9:9"))
 
     async def join(self, name: str, *groups: str, host: str = "10.1.1.1", **how: Any) -> FakePeer:

@@ -24,7 +24,7 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 @pytest.fixture
 def room(stage: Stage) -> ReplyMessageHandler:
-    return ReplyMessageHandler(stage.house)
+    return ReplyMessageHandler(stage.door_context)
 
 
 def properties(client_id: str = "asker@1") -> str:
@@ -53,7 +53,7 @@ async def asker(stage: Stage, client_id: str = "asker@1", code: int | None = 0) 
     if code is not None:
         peer.answers = lambda *_: Command(code, remark="well")
     body = HeartbeatData(client_id, ("askers",)).encode()
-    await Caller(Heartbeats(stage.house), peer=peer).ok(RequestCode.HEART_BEAT, body=body)
+    await Caller(Heartbeats(stage.door_context), peer=peer).ok(RequestCode.HEART_BEAT, body=body)
     return peer
 
 

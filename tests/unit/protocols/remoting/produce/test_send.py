@@ -80,7 +80,7 @@ async def stored(stage: Stage, topic: str = "orders", queue: int = 1) -> list[St
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(SendHandler(stage.house))
+    return Caller(SendHandler(stage.door_context))
 
 
 @pytest.mark.parametrize(("code", "fields"), [(SEND, long_fields()), (SHORT, short_fields())])

@@ -28,7 +28,7 @@ UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 
 @pytest.fixture
 def room(stage: Stage) -> TransactionHandler:
-    return TransactionHandler(stage.house)
+    return TransactionHandler(stage.door_context)
 
 
 async def half(stage: Stage, group: str = "makers") -> Sent:
@@ -141,7 +141,7 @@ async def test_what_names_no_half_message_ends_none(
 async def joined(stage: Stage, *groups: str, address: str = "10.1.1.1:1") -> FakePeer:
     peer = FakePeer(address)
     body = HeartbeatData(f"c@{address}", groups).encode()
-    room = Heartbeats(stage.house, ask_producer)
+    room = Heartbeats(stage.door_context, ask_producer)
     await Caller(room, peer=peer).ok(RequestCode.HEART_BEAT, body=body)
     return peer
 

@@ -17,20 +17,20 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.fastjson import loads
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.transactions import ask_producer
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from protocols.remoting.tools.broker_status import BrokerStatusHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 INDEX, READERS = RequestCode.QUERY_CONSUME_QUEUE, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
 
-def rooms(house: DoorHouse) -> tuple[BrokerStatusHandler, Heartbeats]:
-    return BrokerStatusHandler(house), Heartbeats(house, ask_producer)
+def rooms(door_context: DoorContext) -> tuple[BrokerStatusHandler, Heartbeats]:
+    return BrokerStatusHandler(door_context), Heartbeats(door_context, ask_producer)
 
 
 @pytest.fixture
 def caller(stage: Stage) -> Caller:
-    return Caller(*rooms(stage.house))
+    return Caller(*rooms(stage.door_context))
 
 
 async def send(stage: Stage, count: int, topic: str = "orders", tag: str = "") -> None:

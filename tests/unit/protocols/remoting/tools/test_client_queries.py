@@ -40,7 +40,7 @@ WHO = {"consumerGroup": "readers", "clientId": "c@1"}
 
 @pytest.fixture
 def room(stage: Stage) -> ClientQueryHandler:
-    return ClientQueryHandler(stage.house)
+    return ClientQueryHandler(stage.door_context)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def client(stage: Stage, answer: Command | None) -> FakePeer:
         peer.answers = lambda *_: answer
     consumers = (ConsumerData("readers", (SubscriptionData("nowhere"), SubscriptionData("orders"))),)
     body = HeartbeatData("c@1", ("makers",), consumers).encode()
-    await Caller(Heartbeats(stage.house), peer=peer).ok(RequestCode.HEART_BEAT, body=body)
+    await Caller(Heartbeats(stage.door_context), peer=peer).ok(RequestCode.HEART_BEAT, body=body)
     return peer
 
 

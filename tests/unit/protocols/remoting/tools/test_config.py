@@ -54,7 +54,7 @@ def topic_fields(topic: str = "orders", **more: Any) -> dict[str, object]:
 
 @pytest.fixture
 def caller(stage: Stage) -> Caller:
-    return Caller(ConfigHandler(stage.house))
+    return Caller(ConfigHandler(stage.door_context))
 
 
 async def topic(stage: Stage, name: str = "orders") -> TopicConfig:

@@ -38,7 +38,7 @@ def bodies(answer: Command) -> list[bytes]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(LookupHandler(stage.house), SendHandler(stage.house))
+    return Caller(LookupHandler(stage.door_context), SendHandler(stage.door_context))
 
 
 async def send(stage: Stage, body: bytes, message_id: str, *keys: str) -> None:

@@ -11,13 +11,13 @@ REPORT = QueryReport("orders", (SourceLag(0, ("t",), 0, 7, 3.5),), {"batch_id": 
 
 
 async def test_a_report_is_taken(stage: Stage) -> None:
-    answer = await Caller(QueryReportHandler(stage.house)).ok(REPORT_QUERY, body=REPORT.encode())
+    answer = await Caller(QueryReportHandler(stage.door_context)).ok(REPORT_QUERY, body=REPORT.encode())
     assert (dict(answer.fields), answer.body) == ({}, b"")
     assert stage.processor.query_reports.current() == [(REPORT, 0)]
 
 
 async def test_what_is_no_report_is_refused(stage: Stage) -> None:
-    caller = Caller(QueryReportHandler(stage.house))
+    caller = Caller(QueryReportHandler(stage.door_context))
     answer = await caller.ask(REPORT_QUERY, body=b"[]")
     assert (answer.code, "of version 1" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
     answer = await caller.ask(REPORT_QUERY, body=QueryReport("q", ()).encode())

@@ -12,7 +12,7 @@ from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 @pytest.mark.parametrize("code", sorted(REASONS))
 async def test_a_reason_is_told(stage: Stage, code: int) -> None:
-    answer = await Caller(RefusedCodes(stage.house)).ask(code, {"anything": "x"})
+    answer = await Caller(RefusedCodes(stage.door_context)).ask(code, {"anything": "x"})
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == REASONS[code]
 
@@ -25,5 +25,5 @@ def test_a_half_message_that_was_given_up_is_asked_about_at_its_broker() -> None
 
 
 async def test_nothing_is_both_refused_and_served(stage: Stage) -> None:
-    served = [code for room in rooms_of(stage.house) for code in room.handlers()]
+    served = [code for room in rooms_of(stage.door_context) for code in room.handlers()]
     assert len(served) == len(set(served))

@@ -16,7 +16,13 @@ from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message
 from popgate.wire.bodies.broker_stats import Rate, Rates, decode_producers, encode_producers
-from popgate.wire.bodies.consumer_info import NAME_SERVERS, ConsumerRunningInfo
+from popgate.wire.bodies.consumer_info import (
+    NAME_SERVERS,
+    ConsumerRunningInfo,
+    decode_positions,
+    encode_offsets,
+    encode_positions,
+)
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     Connection,
@@ -27,9 +33,10 @@ from popgate.wire.bodies.heartbeats import (
     decode_producer_connections,
     encode_producer_connections,
 )
-from popgate.wire.bodies.small_bodies import decode_kv_table, encode_kv_table
+from popgate.wire.bodies.small_bodies import MessageQueue, decode_kv_table, encode_kv_table
 from popgate.wire.frames.codes import RequestCode as Code
 from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 from processors.classic.relay import CommandRelay
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members
@@ -88,7 +95,7 @@ def brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 @pytest.fixture
 def caller(stage: Stage, brokers: Brokers) -> Caller:
-    house = stage.house
+    house = stage.door_context
     heartbeats = Heartbeats(house, ask_producer)
     return Caller(
         heartbeats, ClientQueryHandler(house), Members(house), RefusedCodes(house), BrokerStatusHandler(house)
@@ -155,7 +162,9 @@ class TestCleaning:
 
     @pytest.mark.parametrize("code", sorted(ALONE))
     async def test_without_a_cluster_the_reason_is_told(self, stage: Stage, code: int) -> None:
-        answer = await Caller(BrokerStatusHandler(stage.house)).ask(code, {"statsName": "a", "statsKey": "b"})
+        answer = await Caller(BrokerStatusHandler(stage.door_context)).ask(
+            code, {"statsName": "a", "statsKey": "b"}
+        )
         assert (answer.code, answer.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ALONE[code])
 
     @pytest.mark.parametrize("code", sorted(BEFORE_A_CLUSTER))
@@ -230,6 +239,32 @@ class TestClients:
         assert (answer.properties, answer.stacks) == ({NAME_SERVERS: ADDRESS, "a": "b"}, "main")
         brokers.tell(Code.GET_CONSUMER_RUNNING_INFO, b"[", b"[")
         assert (await caller.ask(Code.GET_CONSUMER_RUNNING_INFO, fields)).code == ResponseCode.SYSTEM_ERROR
+
+    async def test_scenario_14_positions_of_clients_of_other_replicas(
+        self, stage: Stage, caller: Caller, brokers: Brokers
+    ) -> None:
+        """One broker is asked, and only for what this gateway does not have."""
+        code = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        queue = MessageQueue("orders", "broker-a", 1)
+        fields = {"topic": "orders", "group": "readers"}
+        refused = await caller.ask(code, fields)
+        assert refused.remark == "No Any Consumer online in the consumer group: [readers]"
+        brokers.tell(code, BrokerUnavailable("gone"), encode_positions({"there@1": {queue: 7}}))
+        assert decode_positions((await caller.ok(code, fields)).body) == {"there@1": {queue: 7}}
+        await stage.topic()
+        await stage.group()
+        await beat(caller)
+        body = encode_offsets({queue: 9}, "messageQueueTable")
+        caller.peer.answers = lambda *_: Command(0, body=body)
+        brokers.tell(code, encode_positions({"there@1": {queue: 7}, "client@1": {}}), b"[")
+        brokers.asked.clear()
+        answer = await caller.ok(code, fields)
+        assert decode_positions(answer.body) == {"there@1": {queue: 7}, "client@1": {queue: 9}}
+        answer = await caller.ok(code, {**fields, "clientAddr": "client@1"})
+        assert decode_positions(answer.body) == {"client@1": {queue: 9}}
+        assert [name for name, _, _ in brokers.asked] == ["broker-a"]
+        brokers.tell(code, b"[")
+        assert (await caller.ask(code, fields)).code == ResponseCode.SYSTEM_ERROR
 
     async def test_scenario_14_a_client_of_another_replica_consumes_a_message(
         self, stage: Stage, caller: Caller, brokers: Brokers

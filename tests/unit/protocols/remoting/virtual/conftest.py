@@ -38,7 +38,7 @@ from popgate.wire.frames.remoting import V4_9_4, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.door import Door
-from protocols.remoting.requests import DoorHouse
+from protocols.remoting.requests import DoorContext
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 TOPIC, GROUP = "orders", "readers"
@@ -249,12 +249,12 @@ class Several(Stage):
     broker: SeveralBrokers
 
     def caller(self, version: int = V4_9_4, client_id: str = "client@1") -> DoorCaller:
-        return DoorCaller(Door(self.house), version, client_id)
+        return DoorCaller(Door(self.door_context), version, client_id)
 
     def at_another_gateway(self, version: int = V4_9_4) -> DoorCaller:
         """One that has nothing in common with the others but the brokers, and what is kept there."""
         processor = MessagingProcessor(self.broker, clock=self.clock, limits=self.processor.limits)
-        return DoorCaller(Door(DoorHouse(processor, self.clock, lambda _context: ADDRESS)), version)
+        return DoorCaller(Door(DoorContext(processor, self.clock, lambda _context: ADDRESS)), version)
 
     async def layout(self, *queues: Numbered, cluster: str = "ab", away: str = "") -> None:
         """The brokers and queues that are there from now on."""

@@ -256,9 +256,9 @@ class TestPositions:
 
     async def test_a_reset_is_told_by_numbers(self, several: Several, old: DoorCaller) -> None:
         assert (await route(old)).queues
-        translating = old.door._translating
-        assert translating is not None
-        told = await translating.positions(
+        translator = old.door._translator
+        assert translator is not None
+        told = await translator.positions(
             old.context, TOPIC, {MessageQueue(TOPIC, "a", 1): 7, MessageQueue(TOPIC, "z", 0): 8}
         )
         assert told == {MessageQueue(TOPIC, VIRTUAL_BROKER, 3): 7}

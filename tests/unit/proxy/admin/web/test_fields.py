@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from popgate.errors import BadRequest
 from popgate.testing import MovableClock
 from processors.limits import Limits
-from protocols.drain import Waits
+from protocols.drain import LongPolls
 from proxy.admin.domain.groups import Groups, _target
 from proxy.admin.domain.messages import Messages
 from proxy.admin.domain.topics import Topics
@@ -49,7 +49,7 @@ OBJECTS = st.dictionaries(st.sampled_from(NAMES), VALUES) | VALUES
 def test_hostile_json_raises_bad_request_only(value: Any) -> None:
     topics = Topics(PROCESSOR)
     groups = Groups(PROCESSOR)
-    messages = Messages(PROCESSOR, MovableClock(), max_wait_s=30, waits=Waits())
+    messages = Messages(PROCESSOR, MovableClock(), max_wait_s=30, waits=LongPolls())
     readers = (
         topics._config,
         groups._config,
