@@ -36,8 +36,8 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 ROOMS = {
     "popgate_native_base": """
         popgate popgate/filters popgate/groups popgate/ids popgate/messages popgate/sockets
-        popgate/testing/peers.py popgate/testing/remoting.py popgate/wire/frames popgate/wire/json_syntax
-        popgate/wire/messages
+        popgate/testing/peers.py popgate/testing/remoting.py popgate/wire/bodies/pop_info.py
+        popgate/wire/bodies/small_bodies.py popgate/wire/frames popgate/wire/json_syntax popgate/wire/messages
     """,
     "popgate_native_embedded": """
         brokers/embedded brokers/embedded/catalog brokers/embedded/engine brokers/embedded/groups
@@ -64,7 +64,8 @@ ROOMS = {
 }
 """The libraries that are made, and the packages whose modules are in each, but for `__init__`.
 
-A module that is named by itself has a class that inherits from a compiled one.
+A module that is named by itself has a class that inherits from a compiled one, or is what a pop or an
+acknowledgement needs of a package whose other modules are not on the way of a message.
 """
 
 INTERPRETED = {
