@@ -105,20 +105,20 @@ class PopFilter(ReportsDeadLetters):
             self._deliveries.replaced.add_all([message.receipt for message in messages])
         self.given_back += len(messages)
         for message in messages:
-            self._deliveries.in_background(self._free_quietly(topic, group, message.receipt))
+            handle = message.receipt
+            freeing = self._deliveries.free(topic, group, handle, parse_receipt(handle))
+            self._deliveries.in_background(freeing)
 
     def _finish_quietly(self, topic: str, group: str, handle: str) -> None:
         """Acknowledge what does not pass the filter; failing that it comes again, and does not pass again."""
         receipt = parse_receipt(handle)
         self._deliveries.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
 
-    async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
-        await self._deliveries.free(topic, group, handle, undelivered=True)
-
     async def _bury_used_up(self, topic: str, group: str, message: StoredMessage) -> None:
         """Failing that, the message comes again when its time is over, and is buried then."""
         try:
-            await self._deliveries.bury(None, topic, group, message.receipt)
+            handle = message.receipt
+            await self._deliveries.bury(None, topic, group, handle, parse_receipt(handle))
         except GatewayError as error:
             _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
             return

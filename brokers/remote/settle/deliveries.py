@@ -61,7 +61,7 @@ class Deliveries:
         self.returns = Undelivered()
         self.ordered = OrderedDeliveries()
         self.acking = AckBatcher(self._client)
-        self._works: set[asyncio.Task[None]] = set()
+        self._works: set[asyncio.Task[object]] = set()
 
     async def stop(self) -> None:
         while self._works:
@@ -70,7 +70,7 @@ class Deliveries:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def in_background(self, work: Coroutine[object, object, None]) -> None:
+    def in_background(self, work: Coroutine[object, object, object]) -> None:
         """Run something in the background; `stop` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
@@ -182,11 +182,9 @@ class Deliveries:
             self.ordered.renewed(topic, group, changed)
         return changed
 
-    async def free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
-        """Give a delivery back as well as the broker can; whether it was freed."""
-        receipt = parse_receipt(handle)
-        if undelivered:
-            self.returns.returned(handle)
+    async def free(self, topic: str, group: str, handle: str, receipt: Receipt) -> bool:
+        """Return a delivery that reached no consumer as well as the broker can; whether it was freed."""
+        self.returns.returned(handle)
         try:
             await self.hide(None, topic, group, handle, receipt, 0, suspend=True)
         except GatewayError:
@@ -195,10 +193,12 @@ class Deliveries:
             self.replaced.add(handle)
         return True
 
-    async def bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
+    async def bury_whole(
+        self, context: Context, topic: str, group: str, handle: str, receipt: Receipt
+    ) -> None:
         """As `bury`, and to its end also when the caller is cancelled. Raises as it does."""
         self.finished.add(handle)  # before anybody else asks
-        task = asyncio.get_running_loop().create_task(self.bury(context, topic, group, handle))
+        task = asyncio.get_running_loop().create_task(self.bury(context, topic, group, handle, receipt))
         self._works.add(task)
         task.add_done_callback(self._ended)
         await asyncio.shield(task)
@@ -208,13 +208,14 @@ class Deliveries:
         if not task.cancelled():
             task.exception()  # whoever waited for it was told
 
-    async def bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
+    async def bury(
+        self, context: Context | None, topic: str, group: str, handle: str, receipt: Receipt
+    ) -> None:
         """Copy a message to the group's dead letters, then finish its delivery (3.10).
 
         Raises the failure of the copy. If finishing fails, the message is redelivered, and is
         in both places: that is not reported as a failure, because a retry would copy it again.
         """
-        receipt = parse_receipt(handle)
         self.finished.add(handle)
         fields = {
             "offset": str(receipt.commit_offset),

@@ -144,12 +144,11 @@ class Settlement:
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                self._deliveries.check_usable(
-                    topic, group, handle, self._deliveries.delivery(handle, topic, route)
-                )
+                delivery = self._deliveries.delivery(handle, topic, route)
+                self._deliveries.check_usable(topic, group, handle, delivery)
             except IllegalReceipt:
                 continue
-            free.append(self._deliveries.free(topic, group, handle, undelivered=True))
+            free.append(self._deliveries.free(topic, group, handle, delivery))
         return sum(await asyncio.gather(*free))
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
@@ -159,7 +158,7 @@ class Settlement:
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
-        await self._deliveries.bury_whole(context, topic, group, receipt)
+        await self._deliveries.bury_whole(context, topic, group, receipt, delivery)
 
 
 def _told(results: list[GatewayError | None]) -> list[GatewayError | None]:
