@@ -23,8 +23,8 @@ How every field of every message of `apache.rocketmq.v2` is handled. Generated b
 No field is ignored.
 
 The last column has the code with which an invalid value is refused;
-`tests/unit/protocols/grpc/test_refusals.py` sends one for each. Unknown fields (of a newer client) are accepted
-without effect.
+`tests/unit/protocols/grpc/test_refusals.py` sends one for each. Unknown fields (of a newer client) have no
+effect.
 """
 
 PITFALLS_HEAD = """# Pitfalls of the gRPC protocol
