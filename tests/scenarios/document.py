@@ -35,11 +35,11 @@ class Proof(NamedTuple):
 
 HEAD = """# Scenarios
 
-What hurt users of such gateways elsewhere, as promises of this one, and the tests that keep each of them.
-Written by `tests/scenarios/document.py` from the names of the tests; a test proves that it is current.
-Several use [faults on order](faults.md): the seed is in the test. Those marked *live* hold before a real
-RocketMQ; those of the contract run before the embedded broker, too, and those of them that are not marked are
-replaced by others there ([what differs](real-cluster.md#what-differs)).
+Problems that users of such gateways met elsewhere, as promises of this one, and the tests of each promise. Generated
+by `tests/scenarios/document.py` from the names of the tests. Several use [fault injection](faults.md), with a
+seed in the test. Tests marked *live* run with a real RocketMQ; contract tests also run with the embedded
+broker, and those that are not marked have replacements on a cluster
+([differences](real-cluster.md#what-differs)).
 """
 
 
