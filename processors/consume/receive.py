@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popgate.context import Context
-from popgate.errors import Forbidden, GroupNotFound, IllegalFilter, NotFound
+from popgate.errors import Forbidden, GatewayError, GroupNotFound, IllegalFilter, NotFound
 from popgate.kinds import Action
 from popgate.lite import takes_lite_topics
 from popgate.model import StoredMessage
@@ -14,7 +14,6 @@ from processors.consume.receive_rules import pop_of, surely_held_until
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
 from processors.members.broadcast import BroadcastGroups
-from processors.observer import Watch
 from processors.requests import Receive
 
 
@@ -40,12 +39,11 @@ class Receiver:
         self._clients = clients
         self._renewing = renewing
         self._lite = lite
-        self._watch_receive = Watch(core.observer, "receive")
 
     async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
         """As `MessagingProcessor.receive`."""
         began = self._clock.monotonic()
-        with self._watch_receive:
+        try:
             topic, group = check_topic(request.topic), check_group(request.group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             config = self._routing.kept_group(group, began) or await self._routing.group(group)
@@ -68,7 +66,6 @@ class Receiver:
             if request.auto_renew:
                 self._clients.polling(context.client_id)
                 self._renewing.releasing.came_back(context.client_id)
-            asked = self._clock.monotonic()
             try:
                 if lite:
                     messages = await self._lite.topics.pop_lite(context, pop)
@@ -86,6 +83,9 @@ class Receiver:
                 self._polls.leave()
                 if request.auto_renew:
                     self._clients.polled(context.client_id)
+        except GatewayError as error:  # as `Watch` does it, without its calls
+            self._observer.failed("receive", error.fault)
+            raise
         # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
         answered = self._clock.monotonic()
         if messages and request.auto_renew:
@@ -96,7 +96,7 @@ class Receiver:
                 messages,
                 ordered=pop.ordered,
                 hold_ms=pop.invisible_ms,
-                until=surely_held_until(asked, answered, pop.invisible_ms),
+                until=surely_held_until(began, answered, pop.invisible_ms),
             )
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)

@@ -1,9 +1,10 @@
-"""Checks before a pop: whether the request is possible, and whether it is allowed now."""
+"""Checks before a pop: whether the request is possible, whether it is allowed now, and for how many bytes."""
 
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.engine import Engine
+from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden
 from popgate.model import Permission, Pop
 
@@ -38,3 +39,8 @@ def admit(engine: Engine, request: Pop) -> tuple[Topic, Group]:
                 f" {topic.config.read_queues} are"
             )
     return topic, group
+
+
+def bytes_for(context: Context, max_bytes: int) -> int:
+    """How many bytes of messages a request may take at this moment. Raises TooManyRequests."""
+    return max_bytes if context.allowance is None else min(max_bytes, context.allowance.room())

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from brokers.capabilities import LiteGoneHandler
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.engine.facet import Facet, bytes_for
-from brokers.embedded.engine.pop_checks import admit, check_request
+from brokers.embedded.engine.facet import Facet
+from brokers.embedded.engine.pop_checks import admit, bytes_for, check_request
 from brokers.embedded.groups.pop_attempt import PopAttempt
 from brokers.embedded.lite.catalog import LiteTopic
 from brokers.embedded.lite.cursor import Cursor

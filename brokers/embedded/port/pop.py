@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.engine.facet import Facet, bytes_for
+from brokers.embedded.catalog.catalog import Group, Topic
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.engine.pop_checks import (
     LONGEST_INVISIBLE_MS,
     admit,
+    bytes_for,
     check_request,
     illegal_invisible_time,
 )
@@ -19,6 +20,7 @@ from brokers.embedded.groups.receipts import encode_handle, expired, find_delive
 from brokers.embedded.lite_port.settle import LiteSettlement
 from popgate.context import Context
 from popgate.errors import GatewayError, NotFound, TooManyRequests
+from popgate.lite import takes_lite_topics
 from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage
 
 _PRIORITY = MessageType.PRIORITY
@@ -84,9 +86,9 @@ class PopFacet(Facet):
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
         engine = self._engine
-        share, held_topic, now_ms = self._find_share(topic, group)
-        if (bound := engine.lites.bound(topic, group)) is not None:
-            return await self._lite_settlement.ack(*bound, receipts)
+        share, held_topic, held_group, now_ms = self._find_share(topic, group)
+        if takes_lite_topics(held_group.config, topic):
+            return await self._lite_settlement.ack(held_topic, held_group, receipts)
         broker = engine.settings.name
         results: list[GatewayError | None] = []
         failed = 0
@@ -116,12 +118,12 @@ class PopFacet(Facet):
         suspend: bool = False,
     ) -> str:
         engine = self._engine
-        share, held_topic, now_ms = self._find_share(topic, group)
+        share, held_topic, held_group, now_ms = self._find_share(topic, group)
         if not 0 <= invisible_ms <= LONGEST_INVISIBLE_MS:
             raise illegal_invisible_time(invisible_ms)
-        if (bound := engine.lites.bound(topic, group)) is not None:
+        if takes_lite_topics(held_group.config, topic):
             return await self._lite_settlement.change_invisible(
-                *bound, receipt, invisible_ms, suspend=suspend
+                held_topic, held_group, receipt, invisible_ms, suspend=suspend
             )
         delivery = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
         if delivery is None:
@@ -140,11 +142,11 @@ class PopFacet(Facet):
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         engine = self._engine
         try:
-            share, held_topic, now_ms = self._find_share(topic, group)
+            share, held_topic, held_group, now_ms = self._find_share(topic, group)
         except NotFound:
             return 0
-        if (bound := engine.lites.bound(topic, group)) is not None:
-            return await self._lite_settlement.give_back(*bound, receipts)
+        if takes_lite_topics(held_group.config, topic):
+            return await self._lite_settlement.give_back(held_topic, held_group, receipts)
         freed = 0
         for handle in receipts:
             delivery = find_undelivered(share, held_topic, engine.settings.name, handle)
@@ -159,9 +161,9 @@ class PopFacet(Facet):
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         engine = self._engine
-        share, held_topic, now_ms = self._find_share(topic, group)
-        if (bound := engine.lites.bound(topic, group)) is not None:
-            await self._lite_settlement.dead_letter(*bound, receipt)
+        share, held_topic, held_group, now_ms = self._find_share(topic, group)
+        if takes_lite_topics(held_group.config, topic):
+            await self._lite_settlement.dead_letter(held_topic, held_group, receipt)
             return
         delivery = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
         if delivery is None:
@@ -177,12 +179,12 @@ class PopFacet(Facet):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _find_share(self, topic_name: str, group_name: str) -> tuple[GroupTopic | None, Topic, int]:
-        """What the group has of the topic, and the time. Raises TopicNotFound, GroupNotFound."""
+    def _find_share(self, topic_name: str, group_name: str) -> tuple[GroupTopic | None, Topic, Group, int]:
+        """What the group has of the topic, the two, and the time. Raises TopicNotFound, GroupNotFound."""
         engine = self._engine
         engine.check_writable()
         topic, group = engine.catalogue.topic(topic_name), engine.catalogue.group(group_name)
-        return engine.shares.get(topic.id, group.id), topic, engine.steady.now_ms()
+        return engine.shares.get(topic.id, group.id), topic, group, engine.steady.now_ms()
 
     def _take(
         self, context: Context, request: Pop, share: GroupTopic, max_bytes: int, looks: int

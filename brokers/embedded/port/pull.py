@@ -8,7 +8,8 @@ from functools import partial
 
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.engine.engine import pull_key
-from brokers.embedded.engine.facet import Facet, bytes_for
+from brokers.embedded.engine.facet import Facet
+from brokers.embedded.engine.pop_checks import bytes_for
 from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored, stored_message
 from popgate.context import Context

@@ -62,10 +62,12 @@ class Settlement:
                 receipt = parse_receipt(handle)
                 # Nearly all are from few places, and of few pops: each is looked at once.
                 begins = receipt[1:7]
-                if begins not in checked:
+                in_time = begins in checked
+                if not in_time:
                     self._deliveries.check_place(receipt, handle, topic, route)
                     if not receipt.ordered and not self._deliveries.is_over(topic, group, receipt):
                         checked.add(begins)
+                        in_time = True
             except IllegalReceipt as error:
                 results[at] = error
                 continue
@@ -73,7 +75,7 @@ class Settlement:
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
                 continue
             if (
-                begins not in checked
+                not in_time
                 and handle not in self._deliveries.acknowledged
                 and self._deliveries.is_over(topic, group, receipt)
             ):
@@ -92,10 +94,11 @@ class Settlement:
             outcomes = await done
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
                 results[at] = outcome
-                if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
+                if outcome is None:
+                    if ack.receipt.ordered:
+                        self._deliveries.ordered.finished(topic, group, ack.receipt)
+                elif isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
                     self._deliveries.finished.discard(ack.handle)
-                elif outcome is None and ack.receipt.ordered:
-                    self._deliveries.ordered.finished(topic, group, ack.receipt)
             self._deliveries.acknowledged.add_all(
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )

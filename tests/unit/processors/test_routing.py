@@ -22,6 +22,7 @@ from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.policies.queue_selector import GroupsThenTurns
+from processors.requests import Receive
 from processors.routing import check_type, place, routed
 
 Make = Callable[..., MessagingProcessor]
@@ -127,6 +128,17 @@ async def test_a_route_is_asked_for_once_a_second(
     clock.advance(1.5)
     await processor.route(context, "orders")
     assert len(broker.asked("route")) == 2
+
+
+async def test_receives_ask_for_route_and_group_once_a_second(
+    processor: MessagingProcessor, broker: Any, clock: MovableClock, context: Context
+) -> None:
+    request = Receive("orders", "readers", wait_s=0.0)
+    for asked in (1, 2):
+        for _ in range(3):
+            await processor.receive(context, request)
+        assert (len(broker.asked("route")), len(broker.asked("group"))) == (asked, asked)
+        clock.advance(1.5)
 
 
 async def test_a_change_through_this_replica_is_seen_at_once(
