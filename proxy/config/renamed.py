@@ -12,10 +12,10 @@ Path = tuple[str, ...]
 REMOVED_IN: Final = "0.3"
 """The release that refuses the former names."""
 FORMER_NAMES: Final[Mapping[Path, Path]] = {
-    ("embedded", "min_free_disk_bytes"): ("embedded", "min_free_disk_bytes"),
+    ("embedded", "keep_free_bytes"): ("embedded", "min_free_disk_bytes"),
     ("embedded", "repeat_window_s"): ("embedded", "dedup_window_s"),
-    ("embedded", "dedup_max_ids"): ("embedded", "dedup_max_ids"),
-    ("shared", "startup_timeout_s"): ("shared", "startup_timeout_s"),
+    ("embedded", "max_known_sends"): ("embedded", "dedup_max_ids"),
+    ("shared", "start_patience_s"): ("shared", "startup_timeout_s"),
 }
 """From a former name to the present one; both are in the same table."""
 

@@ -12,7 +12,7 @@ NEAR_MS = 10_000
 """A change is felt by what came so long before it or after: clients write positions down every 5 s, gateways
 look every 5 s whether a group is mapped, and each takes a request more."""
 SENT_TWICE = "its producer sent it again"
-RETRIED = "it was not finished when its group changed, and came back as a retry"
+RETRIED = "a pop had it when its group changed, and it came back as a retry"
 READ_ANEW = "it was popped, and its queue was read by offset from a position below it"
 POPPED_ANEW = "it was read by offset, and popped from a position below it"
 TAKEN_OVER = "its queue went to another member, which read it from a position below it"
@@ -41,6 +41,7 @@ def lines_of(pairs: list[tuple[Any, Any]], facts: Any) -> list[str]:
         told = []
         for one in pair:
             place = "popped" if one["offset"] >= VIRTUAL else f"at {one['offset']}"
+            place += " of retries" if one["retry"] else ""
             when = f"{(one['when'] - begin) / 1000:.1f} s"
             told.append(f"{one['by']}, {when}, {place} of {one['queue']}, {one['attempt']}, {one['id']}")
         lines.append(f"{pair[0]['body']}: {'; '.join(told)}")
@@ -56,7 +57,7 @@ def why_again(earlier: Any, later: Any, changes: list[tuple[int, int]], *, sent_
         for begin, end in changes
     ):
         return ""
-    if later["attempt"] > earlier["attempt"]:
+    if later["retry"] and (later["attempt"] > earlier["attempt"] or not earlier["retry"]):
         return RETRIED
     match earlier["offset"] >= VIRTUAL, later["offset"] >= VIRTUAL:
         case True, False:

@@ -31,9 +31,11 @@ class Facts:
         return self.kinds.get(kind, [])
 
 
-def came(when: int, *, popped: bool, by: str = "member 0", attempt: int = 1, **more: Any) -> dict[str, Any]:
-    offset = VIRTUAL + 7 if popped else 7
-    return {"body": "b", "id": "1", "by": by, "attempt": attempt, "offset": offset, "when": when, **more}
+def came(
+    when: int, *, popped: bool, by: str = "member 0", attempt: int = 1, retry: bool = False, **more: Any
+) -> dict[str, Any]:
+    whose = {"body": "b", "id": "1", "by": by, "attempt": attempt, "retry": retry}
+    return {**whose, "offset": VIRTUAL + 7 if popped else 7, "when": when, **more}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,13 @@ def came(when: int, *, popped: bool, by: str = "member 0", attempt: int = 1, **m
         (came(JOINS - 50, popped=True), came(PULLED, popped=False), READ_ANEW),
         (came(JOINS - 50, popped=False), came(PULLED, popped=True), POPPED_ANEW),
         (came(JOINS - 50, popped=False), came(PULLED, popped=False, by="direct 0"), TAKEN_OVER),
-        (came(JOINS - 50, popped=True), came(PULLED + 60_000, popped=False, attempt=2), RETRIED),
+        (
+            came(JOINS - 50, popped=True),
+            came(PULLED + 60_000, popped=False, attempt=2, retry=True),
+            RETRIED,
+        ),
+        (came(JOINS - 50, popped=False), came(PULLED, popped=False, retry=True), RETRIED),
+        (came(JOINS - 50, popped=False, retry=True), came(PULLED, popped=False, retry=True), ""),
         (came(PULLED + NEAR_MS, popped=False), came(PULLED + NEAR_MS + 1, popped=True), POPPED_ANEW),
         (came(JOINS - NEAR_MS - 1, popped=True), came(PULLED, popped=False), ""),
         (came(PULLED + NEAR_MS + 1, popped=True), came(PULLED + NEAR_MS + 2, popped=False), ""),

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 FIELDS: dict[str, Any] = tomllib.loads((HERE / "fields.toml").read_text())
 PITFALLS: dict[str, Any] = tomllib.loads((HERE / "pitfalls.toml").read_text())
-KINDS = {"honoured", "told", "echoed", "refused"}
+KINDS = {"honoured", "set", "echoed", "refused"}
 ROWS = {"9.1": range(1, 19), "9.2": range(19, 28), "9.3": range(28, 41), "9.4": range(41, 56)} | {
     "9.6": range(72, 84),
     "9.7": range(84, 93),

@@ -52,8 +52,8 @@ class Records:
         self._born_host_ends = 56 + longer
         heads = 88 + longer + (self._sys & STORE_HOST_V6 != 0) * 12
         self._heads = self._starts + heads
-        self._check()
         self.offsets = self._read(20, ">i8")
+        self._check()
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -100,24 +100,28 @@ class Records:
         starts, heads, data = self._starts, self._heads, self._data
         sizes = self._read(0, ">u4").astype(np.int64)
         self._ends = starts + sizes
-        if np.any(heads + 3 > self._ends):
-            raise PeerWireError("a record with IPv6 hosts is too short for them")
+        self._refuse(heads + 3 > self._ends, "a record with IPv6 hosts is too short for them")
         self._bodies = heads
         self._body_ends = heads + self._numbers(heads - 4, ">u4").astype(np.int64)
-        if np.any(self._body_ends + 3 > self._ends):
-            raise PeerWireError("a record claims a body that is longer than the record")
+        self._refuse(
+            self._body_ends + 3 > self._ends, "a record claims a body that is longer than the record"
+        )
         magics = self._read(4, ">u4")
-        if not np.all((magics == MAGIC_V1) | (magics == MAGIC_V2)):
-            raise PeerWireError("a record has a magic that is none")
+        self._refuse((magics != MAGIC_V1) & (magics != MAGIC_V2), "a record has an unknown magic number")
         short = magics == MAGIC_V1
         first = data[self._body_ends].astype(np.int64)
         topics = np.where(short, first, first << 8 | data[self._body_ends + 1])
         topic_ends = self._body_ends + np.where(short, 1, 2) + topics
-        if np.any(first > 127) or np.any(topic_ends + 2 > self._ends):
-            raise PeerWireError("a record claims a topic that is longer than the record")
+        too_long = (first > 127) | (topic_ends + 2 > self._ends)
+        self._refuse(too_long, "a record claims a topic that is longer than the record")
         self._blocks = topic_ends + 2
-        if np.any(self._blocks + self._numbers(topic_ends, ">u2") != self._ends):
-            raise PeerWireError("a record claims properties that are not what is left of it")
+        others = self._blocks + self._numbers(topic_ends, ">u2") != self._ends
+        self._refuse(others, "the properties of a record do not fill the rest of it")
+
+    def _refuse(self, wrong: Any, sentence: str) -> None:
+        """Raises PeerWireError, with the offset of the first record that is wrong, if there is one."""
+        if wrong.any():
+            raise PeerWireError(f"{sentence} (offset {self.offsets[int(wrong.argmax())]})")
 
     def times(self, at: Any) -> Any:
         """Milliseconds as timestamps; values that do not fit into a timestamp become null."""
@@ -138,7 +142,10 @@ class Records:
         ]
         left = _LARGEST_BODIES
         for row in np.flatnonzero(self._sys & COMPRESSED).tolist():
-            bodies[row] = decompress(bodies[row], min(_LARGEST_BODY, left))
+            try:
+                bodies[row] = decompress(bodies[row], min(_LARGEST_BODY, left))
+            except PeerWireError as error:
+                raise PeerWireError(f"{error} (offset {self.offsets[row]})") from error
             left -= len(bodies[row])
         return pa.array(bodies, pa.binary())
 

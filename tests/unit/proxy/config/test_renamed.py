@@ -27,7 +27,7 @@ def test_a_former_name_works_in_each_layer_and_is_logged(
     file = tmp_path / "popgate.toml"
     file.write_text('[embedded]\nkeep_free_bytes = "1MiB"\n')
     environment = {environment_name(("embedded", "repeat_window_s")): "7"}
-    flags = {"shared": {"startup_timeout_s": "3s"}, "embedded": {"dedup_max_ids": 4096}}
+    flags = {"shared": {"start_patience_s": "3s"}, "embedded": {"max_known_sends": 4096}}
     with caplog.at_level(logging.WARNING):
         settings = load_settings(config=file, environment=environment, flags=flags)
     assert settings.embedded.min_free_disk_bytes == 1 << 20
@@ -35,17 +35,17 @@ def test_a_former_name_works_in_each_layer_and_is_logged(
     assert settings.embedded.dedup_max_ids == 4096
     assert settings.shared.startup_timeout_s == 3
     assert sorted(record.getMessage().partition(";")[0] for record in caplog.records) == [
-        f"embedded.min_free_disk_bytes in {file} is now named embedded.min_free_disk_bytes",
-        "embedded.dedup_max_ids among the flags is now named embedded.dedup_max_ids",
-        "embedded.dedup_window_s in the environment is now named embedded.dedup_window_s",
-        "shared.startup_timeout_s among the flags is now named shared.startup_timeout_s",
+        f"embedded.keep_free_bytes in {file} is now named embedded.min_free_disk_bytes",
+        "embedded.max_known_sends among the flags is now named embedded.dedup_max_ids",
+        "embedded.repeat_window_s in the environment is now named embedded.dedup_window_s",
+        "shared.start_patience_s among the flags is now named shared.startup_timeout_s",
     ]
 
 
 def test_a_later_layer_wins_whichever_names_are_used(tmp_path: Path) -> None:
     file = tmp_path / "popgate.toml"
     file.write_text("[embedded]\ndedup_max_ids = 10\n")
-    later = {"embedded": {"dedup_max_ids": 20}}
+    later = {"embedded": {"max_known_sends": 20}}
     assert load_settings(config=file, environment={}, flags=later).embedded.dedup_max_ids == 20
     file.write_text("[embedded]\nmax_known_sends = 10\n")
     later = {"embedded": {"dedup_max_ids": 30}}
@@ -55,12 +55,12 @@ def test_a_later_layer_wins_whichever_names_are_used(tmp_path: Path) -> None:
 def test_a_setting_under_both_names_in_one_layer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "popgate.toml"
     file.write_text("[embedded]\nmax_known_sends = 10\ndedup_max_ids = 20\n")
-    with pytest.raises(SettingsWrong, match=r"dedup_max_ids is the former name of embedded\.dedup_max_ids"):
+    with pytest.raises(SettingsWrong, match=r"max_known_sends is the former name of embedded\.dedup_max_ids"):
         load_settings(config=file, environment={})
 
 
 def test_a_wrong_value_under_a_former_name_is_refused(tmp_path: Path) -> None:
-    examined = examine(environment={}, flags={"embedded": {"dedup_max_ids": 1}})
+    examined = examine(environment={}, flags={"embedded": {"max_known_sends": 1}})
     assert examined.settings is None
     (mistake,) = examined.mistakes
     assert "embedded.dedup_max_ids" in mistake.sentence
@@ -74,7 +74,7 @@ def test_config_check_warns_of_a_former_name_with_its_line(tmp_path: Path) -> No
     (finding,) = configuration.findings()
     assert (finding.level, finding.name, finding.place) == (
         "warning",
-        "embedded.dedup_max_ids",
+        "embedded.max_known_sends",
         f"{file}:3",
     )
     assert configuration.place("embedded.dedup_max_ids") == f"{file}:3"

@@ -259,21 +259,22 @@ final class Mapped {
         run.waitFor(() -> seen.size() >= sent.get());
         seen.values().stream().filter(deliveries -> deliveries.size() > 1)
                 .forEach(deliveries -> deliveries.forEach(one -> run.say("again", "body", one.body, "by", one.by,
-                        "queue", one.queue, "offset", one.offset, "attempt", one.attempt,
+                        "queue", one.queue, "offset", one.offset, "attempt", one.attempt, "retry", one.retry,
                         "id", one.id, "when", one.when)));
         run.say("switched", "sent", sent.get(), "came", seen.size(), "direct", direct.get(),
                 "deliveries", seen.values().stream().mapToInt(Queue::size).sum());
     }
 
-    /** A delivery: to whom, from where, and when in milliseconds. */
+    /** A delivery: to whom, from where, whether through a retry topic, and when in milliseconds. */
     private record Came(
-            String body, String by, int queue, long offset, int attempt, String id, long when) {}
+            String body, String by, int queue, long offset, int attempt, boolean retry, String id, long when) {}
 
     private static boolean came(ConcurrentMap<String, Queue<Came>> seen, MessageExt message, String by) {
         String body = Run.text(message);
         seen.computeIfAbsent(body, nothing -> new ConcurrentLinkedQueue<>()).add(new Came(
                 body, by, message.getQueueId(), message.getQueueOffset(),
-                message.getReconsumeTimes() + 1, message.getMsgId(), System.currentTimeMillis()));
+                message.getReconsumeTimes() + 1, message.getProperty("RETRY_TOPIC") != null, message.getMsgId(),
+                System.currentTimeMillis()));
         return true;
     }
 }

@@ -408,19 +408,36 @@ def test_damage_names_the_queue_and_the_offsets() -> None:
 
 
 def test_a_body_that_does_not_unpack_is_damage() -> None:
-    """As its flag says that it is compressed, and it is not."""
+    """As its flag says that it is compressed, and it is not. The error names its offset."""
     broker = queue_of(range(5))
     plain = broker.record
 
     def record(offset: int) -> bytes:
         data = bytearray(plain(offset))
-        data[36:40] = (int.from_bytes(data[36:40], "big") | COMPRESSED).to_bytes(4, "big")
+        if offset == 3:
+            data[36:40] = (int.from_bytes(data[36:40], "big") | COMPRESSED).to_bytes(4, "big")
         return bytes(data)
 
     broker.record = record  # type: ignore[method-assign]
     with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a, offsets 0 to 4") as told:
         read(broker, 0, 5)
     assert told.value.code is Code.DAMAGED
+    assert "(offset 3)" in str(told.value)
+
+
+def test_damage_within_a_record_names_its_offset() -> None:
+    broker = queue_of(range(5))
+    plain = broker.record
+
+    def record(offset: int) -> bytes:
+        data = bytearray(plain(offset))
+        if offset == 2:
+            data[4:8] = b"none"  # its magic number
+        return bytes(data)
+
+    broker.record = record  # type: ignore[method-assign]
+    with pytest.raises(SparkSourceError, match=r"unknown magic number \(offset 2\)"):
+        read(broker, 0, 5)
 
 
 def test_a_tick_is_a_row_with_a_time_and_nothing_else() -> None:
