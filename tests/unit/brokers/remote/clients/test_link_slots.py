@@ -48,3 +48,15 @@ def test_a_group_without_clients_is_forgotten() -> None:
     seats.vacated(G, 0)
     assert G not in seats
     assert seats.highest() == -1
+
+
+def test_who_sits_where() -> None:
+    seats = LinkSlots(2)
+    for name in "abc":
+        seats.take(G, name)
+    assert [seats.seated(G, seat) for seat in range(3)] == ["a", "b", None]
+    assert seats.seated(P, 0) is None
+    seats.leave(G, "a", 0)
+    assert seats.seated(G, 0) is None
+    seats.vacated(G, 0)
+    assert seats.seated(G, 0) == "c"
