@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import DecodeError, Message
 
+from popgate.build import is_compiled
 from popgate.errors import BadRequest
+from protocols.grpc.codec.plain_send import PlainSend, read_plain
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -57,18 +60,30 @@ class TooLarge(Unreadable):
         return f"the {self.kind} {self.what}"
 
 
-def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
-    """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
+Request = Message | PlainSend | Unreadable
+"""What is read of the bytes of a request."""
+READS_PLAIN: Final = is_compiled()
+"""Whether ordinary sends are read without the library: interpreted, that takes longer."""
+
+
+def reader_of(kind: type[Message], *, plain: bool | None = None) -> Callable[[bytes], Request]:
+    """What makes requests of bytes; it raises nothing, so that no transport answers by itself.
+
+    `plain`: whether ordinary sends are read without the library; None: as `READS_PLAIN` says.
+    """
     parse, name = kind.FromString, kind.DESCRIPTOR.name
     sends = kind is rpc.SendMessageRequest
+    reads_plain = sends and (READS_PLAIN if plain is None else plain)
     largest = _SMALL if sends else _LARGEST_COMMAND if kind is rpc.TelemetryCommand else _LARGEST
 
-    def read(data: bytes) -> Message | Unreadable:
+    def read(data: bytes) -> Request:
         try:
             if len(data) > largest:
                 if not sends:
                     return TooLarge(name, f"has {len(data)} bytes, the limit is {largest}")
                 _look_at_send(data)
+            if reads_plain and (send := read_plain(data)) is not None:
+                return send
             return parse(data)
         except _Much as much:
             return TooLarge(name, str(much))
@@ -78,7 +93,7 @@ def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
     return read
 
 
-def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Message | Unreadable, int]]:
+def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Request, int]]:
     """The same, with how many bytes the request came in."""
     read = reader_of(kind)
     return lambda data: (read(data), len(data))

@@ -223,6 +223,19 @@ def test_the_answer_is_that_of_protobuf(count, offset, length):
     assert encode_sent(sent) == wanted.SerializeToString()
 
 
+def test_the_answer_tells_transactions_and_recall_handles_as_protobuf_does():
+    sent = [
+        Sent("1", "broker", 1, 0, "transaction", ""),
+        Sent("2", "broker", 1, 300, "t" * 200, ""),
+        Sent("3", "broker", 1, 0, "", "handle"),
+        Sent("4", "broker", 1, 5, "ü", "h" * 200),
+    ]
+    wanted = rpc.SendMessageResponse(status=convert.OK)
+    for one in sent:
+        convert.tell_sent(wanted.entries.add(), one)
+    assert encode_sent(sent) == wanted.SerializeToString()
+
+
 def test_types_are_told_by_packed_messages():
     packed = pack(request(plain()))
     assert packed is not None
