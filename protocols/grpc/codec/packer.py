@@ -17,7 +17,7 @@ from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
 from protocols.grpc.codec.errors import OK
 from protocols.grpc.codec.plain_send import PRINTABLE, PlainSend
-from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, varint
+from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, NOT_LAST, varint
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -101,13 +101,14 @@ class Packer:
         origins: list[tuple[int, str]] = []
         origin = (-1, "")
         tail = b""
-        for head, born_ms, born_host in zip(send.heads, send.born_ms, send.hosts, strict=True):
-            ms = born_ms if 0 < born_ms <= LATEST_MS else now_ms
-            host = born_host or peer
+        heads, times, hosts = send.heads, send.born_ms, send.hosts
+        for at in range(count):
+            ms = times[at] if 0 < times[at] <= LATEST_MS else now_ms
+            host = hosts[at] or peer
             if ms != origin[0] or host != origin[1]:  # most of a batch were born together
                 origin = (ms, host)
                 tail = f"__BORNHOST\x01{host}\x02BORN_TIMESTAMP\x01{ms}\x02".encode()
-            block = head + tail
+            block = heads[at] + tail
             if len(block) > LONGEST_IN_BATCH:
                 return None
             blocks.append(block)
@@ -213,17 +214,34 @@ class EncodedAnswer:
 def encode_sent(results: Sequence[Sent]) -> bytes:
     """The SendMessageResponse of messages that were all stored."""
     parts = [_STATUS_FIELD]
+    begin = high = b""
+    size = high_bits = -1
     for result in results:
+        offset = result.offset
         message_id = result.message_id.encode()
-        entry = b"%b\x12%b%b" % (_STATUS_FIELD, varint(len(message_id)), message_id)
-        if result.transaction_id:
-            entry += _text(b"\x1a", result.transaction_id)
-        if result.offset:
-            entry = b"%b\x20%b" % (entry, varint(result.offset))
-        if result.recall_handle:
-            entry += _text(b"\x2a", result.recall_handle)
-        parts.append(b"\x12%b%b" % (varint(len(entry)), entry))
+        if offset < 128 or result.transaction_id or result.recall_handle:
+            entry = _entry_of(result, message_id)
+            parts.append(b"\x12%b%b" % (varint(len(entry)), entry))
+            continue
+        if offset >> 7 != high_bits or len(message_id) != size:
+            # Of one batch nearly all entries are alike but for the id itself and the last bits of the offset.
+            size, high_bits = len(message_id), offset >> 7
+            high = varint(high_bits)
+            begin = b"%b\x12%b" % (_STATUS_FIELD, varint(size))
+            begin = b"\x12%b%b" % (varint(len(begin) + size + 2 + len(high)), begin)
+        parts.append(b"%b%b\x20%b%b" % (begin, message_id, NOT_LAST[offset & 0x7F], high))
     return b"".join(parts)
+
+
+def _entry_of(result: Sent, message_id: bytes) -> bytes:
+    entry = b"%b\x12%b%b" % (_STATUS_FIELD, varint(len(message_id)), message_id)
+    if result.transaction_id:
+        entry += _text(b"\x1a", result.transaction_id)
+    if result.offset:
+        entry = b"%b\x20%b" % (entry, varint(result.offset))
+    if result.recall_handle:
+        entry += _text(b"\x2a", result.recall_handle)
+    return entry
 
 
 def _text(tag: bytes, text: str) -> bytes:

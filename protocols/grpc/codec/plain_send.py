@@ -274,11 +274,18 @@ class _Reader:
             at = after
         if not message_id or b" " in message_id:
             return False
-        head = b"%bUNIQ_KEY\x01%b%b%b" % (self._user, message_id, self._group, tags)
         self._entries += self._properties + 2
         if keys:
             self._entries += 1
-            head = b"%bKEYS\x01%b\x02" % (head, joined)
+            head = b"%bUNIQ_KEY\x01%b%b%bKEYS\x01%b\x02" % (
+                self._user,
+                message_id,
+                self._group,
+                tags,
+                joined,
+            )
+        else:
+            head = b"%bUNIQ_KEY\x01%b%b%b" % (self._user, message_id, self._group, tags)
         if self._text > send.longest_text:
             send.longest_text = self._text
         send.heads.append(head)

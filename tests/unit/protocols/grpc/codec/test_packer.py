@@ -223,6 +223,33 @@ def test_the_answer_is_that_of_protobuf(count, offset, length):
     assert encode_sent(sent) == wanted.SerializeToString()
 
 
+def test_the_answer_is_that_of_protobuf_where_its_entries_differ():
+    offsets = [
+        5,
+        0,
+        127,
+        128,
+        129,
+        255,
+        256,
+        257,
+        256,
+        16_383,
+        16_384,
+        16_385,
+        1 << 40,
+        (1 << 63) - 1,
+        300,
+        301,
+    ]
+    sent = [Sent("i" * (length % 5 * 60 + 1), "broker", 1, offset) for length, offset in enumerate(offsets)]
+    sent += [Sent("same", "broker", 1, offset) for offset in range(120, 270)]
+    wanted = rpc.SendMessageResponse(status=convert.OK)
+    for one in sent:
+        convert.tell_sent(wanted.entries.add(), one)
+    assert encode_sent(sent) == wanted.SerializeToString()
+
+
 def test_the_answer_tells_transactions_and_recall_handles_as_protobuf_does():
     sent = [
         Sent("1", "broker", 1, 0, "transaction", ""),
