@@ -22,6 +22,9 @@ PRINTABLE: Final = bytes(range(0x20, 0x7F))
 MOST_MESSAGES: Final = 1024
 """Of one request; as a send may have by default. Larger ones are left to the library, and to the limits."""
 _UNDERSCORE: Final = 0x5F
+_SIZE_BITS: Final = 28
+_NUMBER_BITS: Final = 42
+"""What is written in more bytes is left to the library, which takes only some of it."""
 _LATEST_SECONDS: Final = 253_402_300_800
 """Later than any Timestamp may be."""
 
@@ -229,7 +232,7 @@ class _Reader:
                 at += 2
                 continue
             if tag == 0x68:  # the queue that a client has chosen: a hint that a send does not need
-                _, at = _number(data, at + 1, end)
+                _, at = read_number(data, at + 1, end, _NUMBER_BITS)
                 if at < 0:
                     return False
                 continue
@@ -296,33 +299,15 @@ class _Reader:
         return True
 
 
-def _size(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """The length of a field whose length stands at `at`, and where it begins.
+def read_number(data: bytes, at: i64, end: i64, bits: i64) -> tuple[i64, i64]:
+    """A number of at most so many bits, seven in a byte, and where it ends.
 
-    A length below 0: it would not end before `end`, or its length is written in more than four bytes.
+    An end below 0: there is none before `end`. Compiled, a number of more than 63 bits is below 0.
     """
-    byte: i64
-    size: i64 = 0
-    shift: i64 = 0
-    while at < end and shift < 28:
-        byte = data[at]
-        at += 1
-        if byte < 0x80:
-            size |= byte << shift
-            if size > end - at:
-                break
-            return size, at
-        size |= (byte & 0x7F) << shift
-        shift += 7
-    return -1, 0
-
-
-def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """A number of at most six bytes, and where it ends; an end below 0: there is none."""
     byte: i64
     value: i64 = 0
     shift: i64 = 0
-    while at < end and shift < 42:
+    while at < end and shift < bits:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -330,6 +315,18 @@ def _number(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
             return value, at
         shift += 7
     return 0, -1
+
+
+def _size(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
+    """The length of a field whose length stands at `at`, and where it begins.
+
+    A length below 0: the field would not end before `end`.
+    """
+    size: i64
+    size, at = read_number(data, at, end, _SIZE_BITS)
+    if at < 0 or size > end - at:
+        return -1, 0
+    return size, at
 
 
 def _time(data: bytes, at: i64, end: i64) -> i64:
@@ -340,9 +337,9 @@ def _time(data: bytes, at: i64, end: i64) -> i64:
     while at < end:
         tag = data[at]
         if tag == 0x08:
-            seconds, at = _number(data, at + 1, end)
+            seconds, at = read_number(data, at + 1, end, _NUMBER_BITS)
         elif tag == 0x10:
-            nanos, at = _number(data, at + 1, end)
+            nanos, at = read_number(data, at + 1, end, _NUMBER_BITS)
         else:
             return -1
         if at < 0 or seconds > _LATEST_SECONDS or nanos >= 1_000_000_000:

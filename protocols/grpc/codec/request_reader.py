@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from popgate.build import is_compiled
 from popgate.errors import BadRequest
-from protocols.grpc.codec.plain_send import PlainSend, read_plain
+from protocols.grpc.codec.plain_send import PlainSend, read_number, read_plain
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -30,6 +30,8 @@ _MOST_FIELDS = 200_000
 
 _MESSAGES = rpc.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number
 _BODY = pb.Message.DESCRIPTOR.fields_by_name["body"].number
+_LONGEST_NUMBER = 70
+"""Bits, with those of ten bytes that are too many."""
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 """Wire types of protobuf."""
 
@@ -138,18 +140,13 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             at += 4
         else:
             raise DecodeError  # groups: nobody sends them
-        if at > end:
+        if not begin <= at <= end:  # also for a length of more than 63 bits
             raise DecodeError
         yield tag >> 3, begin, at
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise DecodeError
+    value, at = read_number(data, at, end, _LONGEST_NUMBER)
+    if at < 0:
+        raise DecodeError
+    return value, at

@@ -13,11 +13,20 @@ from processors.limits import Limits
 from protocols.grpc.codec.packer import Packer
 from protocols.grpc.codec.plain_send import MOST_MESSAGES, PlainSend, read_plain
 from protocols.grpc.codec.request_reader import reader_of
-from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.rpcs.dispatcher import names_of
-from tests.unit.protocols.grpc.codec.test_packer import LIMITS, messages, plain, request
+from tests.unit.protocols.grpc.codec.test_packer import (
+    LIMITS,
+    ODD_TIMES,
+    OTHERS,
+    PLAIN,
+    TOO_MUCH,
+    messages,
+    named,
+    plain,
+    request,
+)
 
 CONTEXT = Context(peer="127.0.0.1:5000", door="grpc")
 NOW_MS = 1_700_000_000_000
@@ -58,27 +67,16 @@ def agree(data: bytes) -> bool:
 @pytest.mark.parametrize(
     "message",
     [
-        plain(),
-        plain(tag="A", keys=["k1"], user={"kind": "bench"}),
-        plain(tag="A", keys=["k1"], user={"kind": "bench", "other": "x y|z", "k": "kind"}),
-        plain(keys=["k1", "k 2", "k3"], body_encoding=pb.IDENTITY, message_type=pb.NORMAL, queue_id=7),
+        *PLAIN,
+        *TOO_MUCH,
         plain(tag="", keys=["k" * 90], queue_id=1 << 30),
-        plain(body=bytes(range(256)), user={"k" * 40: "v"}),
-        plain(body=b"x" * 1001),
-        plain(body=b""),
         plain(body=b"x" * 20_000),
-        plain("a-topic_of|127-" + "x" * 112),
         plain("%RETRY%g"),
-        plain(born_timestamp=Timestamp(seconds=1)),
         plain(born_timestamp=Timestamp(nanos=1)),
-        plain(born_host="", born_timestamp=Timestamp()),
         plain(born_timestamp=Timestamp(seconds=253_402_300_799, nanos=999_999_999)),
-        plain(message_id="x" * 41),
-        plain(user={str(n): "v" for n in range(5)}),
-        plain(user={"k": "v" * 100}),
         plain(born_host="h" * LONGEST_IN_BATCH),
     ],
-    ids=lambda message: str(message)[:60].replace("\n", " "),
+    ids=named,
 )
 def test_plain_messages_are_read_as_the_library_reads_them(message):
     assert agree(request(message))
@@ -88,52 +86,20 @@ def test_plain_messages_are_read_as_the_library_reads_them(message):
 @pytest.mark.parametrize(
     "message",
     [
-        plain(message_group="g"),
-        plain(delivery_timestamp=Timestamp(seconds=5)),
-        plain(message_type=pb.FIFO),
+        *OTHERS,
+        *ODD_TIMES,
         plain(message_type=300),
-        plain(body_encoding=pb.GZIP),
-        plain(body_digest=pb.Digest(type=pb.CRC32, checksum="0")),
-        plain(trace_context="00-trace"),
         plain(priority=0),
-        plain(lite_topic="l"),
-        plain(store_host="h"),
         plain(queue_id=-1),
-        plain(born_timestamp=Timestamp(seconds=-1)),
+        plain(store_host="h"),
         plain(born_timestamp=Timestamp(seconds=253_402_300_801)),
-        plain(born_timestamp=Timestamp(seconds=1, nanos=-1)),
         plain(born_timestamp=Timestamp(seconds=1, nanos=1_000_000_000)),
-        plain(message_id=""),
-        plain(message_id="a b"),
-        plain(message_id="ä"),
-        plain(born_host="a\x02b"),
         plain(born_host="\x01\x02"),
-        plain(tag="a|b"),
-        plain(tag=" "),
-        plain(tag="\x01"),
-        plain(tag="ü"),
-        plain(keys=[" "]),
-        plain(keys=[""]),
-        plain(keys=["a\tb"]),
         plain(keys=["a", "a\x7fb"]),
-        plain(user={"": "v"}),
-        plain(user={"k": ""}),
-        plain(user={"k": "\x02"}),
-        plain(user={"k\x01x\x02": "v"}),
         plain(user={"k": "v\x02x\x01w"}),
-        plain(user={"KEYS": "v"}),
-        plain(user={"DELAY": "3"}),
-        plain(user={"__SHARDINGKEY": "v"}),
-        plain(user={"__RMQ.TRANSIENT.x": "v"}),
-        plain("tö"),
         plain(""),
-        pb.Message(topic=pb.Resource(name="T"), body=b"x"),
-        pb.Message(body=b"x", system_properties=plain().system_properties),
-        pb.Message(
-            topic=pb.Resource(name="T", resource_namespace="ns"), system_properties={"message_id": "1"}
-        ),
     ],
-    ids=lambda message: str(message)[:60].replace("\n", " "),
+    ids=named,
 )
 def test_all_others_are_left_to_the_library(message):
     assert read_plain(request(message)) is None
