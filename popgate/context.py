@@ -37,7 +37,7 @@ class Allowance(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Context:
     """The context of one request.
 
@@ -49,16 +49,47 @@ class Context:
     step, and reports the bytes of the popped messages.
     """
 
-    client_id: str = ""
-    language: str = ""
-    client_version: str = ""
-    namespace: str = ""
-    door: str = ""
-    peer: str = ""
-    local: str = ""
-    deadline: float | None = None
-    principal: Principal = ANONYMOUS
-    certificate: tuple[str, ...] = ()
-    connection: Hashable | None = None
-    traceparent: str = ""
-    allowance: Allowance | None = None
+    client_id: str
+    language: str
+    client_version: str
+    namespace: str
+    door: str
+    peer: str
+    local: str
+    deadline: float | None
+    principal: Principal
+    certificate: tuple[str, ...]
+    connection: Hashable | None
+    traceparent: str
+    allowance: Allowance | None
+
+    # Written out, because mypyc does not compile what a dataclass makes: there is one for every call.
+    def __init__(
+        self,
+        client_id: str = "",
+        language: str = "",
+        client_version: str = "",
+        namespace: str = "",
+        door: str = "",
+        peer: str = "",
+        local: str = "",
+        deadline: float | None = None,
+        principal: Principal = ANONYMOUS,
+        certificate: tuple[str, ...] = (),
+        connection: Hashable | None = None,
+        traceparent: str = "",
+        allowance: Allowance | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.language = language
+        self.client_version = client_version
+        self.namespace = namespace
+        self.door = door
+        self.peer = peer
+        self.local = local
+        self.deadline = deadline
+        self.principal = principal
+        self.certificate = certificate
+        self.connection = connection
+        self.traceparent = traceparent
+        self.allowance = allowance

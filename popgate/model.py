@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntFlag, StrEnum, unique
+from enum import Enum, IntFlag, unique
 from typing import Protocol
 
 from popgate.groups.group_status import GroupStatus as GroupStatus
 from popgate.groups.group_status import Held as Held
+from popgate.groups.group_status import Reading as Reading
 from popgate.groups.retry_policy import DEFAULT_RETRY as DEFAULT_RETRY
 from popgate.groups.retry_policy import CustomizedRetry as CustomizedRetry
 from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
@@ -49,21 +50,6 @@ class StartFrom(Enum):
 
     FIRST = "first"
     LAST = "last"
-
-
-@unique
-class Reading(StrEnum):
-    """How a consumer reads, as far as it is known; who is mapped onto pop goes by that.
-
-    UNKNOWN: a classic push consumer that has not shown it yet. CONCURRENT: it pulled a queue in clustering
-    mode that it had not locked. TRUE_PULL: it locks queues, broadcasts, pulls by itself, or sets positions.
-    NEUTRAL: it pops, and does not mind how others read.
-    """
-
-    UNKNOWN = "unknown"
-    CONCURRENT = "concurrent"
-    TRUE_PULL = "true pull"
-    NEUTRAL = "neutral"
 
 
 @unique
@@ -150,7 +136,7 @@ class StoredMessage:
     reconsume_times: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Sent:
     """The broker has stored the message. `transaction_id` and `recall_handle` are empty if they do not apply.
 
@@ -161,10 +147,31 @@ class Sent:
     broker: str
     queue_id: int
     offset: int
-    transaction_id: str = ""
-    recall_handle: str = ""
-    commit_offset: int = -1
-    store_host: str = ""
+    transaction_id: str
+    recall_handle: str
+    commit_offset: int
+    store_host: str
+
+    # Written out, because mypyc does not compile what a dataclass makes by itself, which takes twice as long.
+    def __init__(
+        self,
+        message_id: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        transaction_id: str = "",
+        recall_handle: str = "",
+        commit_offset: int = -1,
+        store_host: str = "",
+    ) -> None:
+        self.message_id = message_id
+        self.broker = broker
+        self.queue_id = queue_id
+        self.offset = offset
+        self.transaction_id = transaction_id
+        self.recall_handle = recall_handle
+        self.commit_offset = commit_offset
+        self.store_host = store_host
 
 
 @dataclass(slots=True, frozen=True)

@@ -252,6 +252,11 @@ class MessagingProcessor:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""
         return self._sender.takes_packed(count)
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether a message may come with its block of properties, and without what it was made of."""
+        return self._sender.takes_blocks
+
     async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
         return await self._sender.send_packed(context, packed)

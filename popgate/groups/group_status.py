@@ -1,8 +1,9 @@
-"""The progress of a group on a topic, and the messages that it holds, for operators and metrics."""
+"""How the consumers of a group read, its progress on a topic, and the messages that it holds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum, unique
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,3 +58,18 @@ class Held:
     renewals: int
     waiting_behind: int
     lite_topic: str = ""
+
+
+@unique
+class Reading(StrEnum):
+    """How a consumer reads, as far as it is known; who is mapped onto pop goes by that.
+
+    UNKNOWN: a classic push consumer that has not shown it yet. CONCURRENT: it pulled a queue in clustering
+    mode that it had not locked. TRUE_PULL: it locks queues, broadcasts, pulls by itself, or sets positions.
+    NEUTRAL: it pops, and does not mind how others read.
+    """
+
+    UNKNOWN = "unknown"
+    CONCURRENT = "concurrent"
+    TRUE_PULL = "true pull"
+    NEUTRAL = "neutral"

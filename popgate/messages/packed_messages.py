@@ -13,7 +13,7 @@ from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_
 _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, init=False)
 class PackedMessages:
     """Messages of type NORMAL of one topic, which are stored at once and in one queue.
 
@@ -26,18 +26,48 @@ class PackedMessages:
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
     flags: Sequence[int]
-    sys_flag: int = 0
-    producer_group: str = ""
-    origins: Sequence[tuple[int, str]] = ()
+    sys_flag: int
+    producer_group: str
+    origins: Sequence[tuple[int, str]]
     """Birth time in ms and host ("ip:port") of each; empty: only the properties have them."""
-    keys: Sequence[Sequence[str]] = ()
+    keys: Sequence[Sequence[str]]
     """The keys of each; empty like `origins`."""
-    broker: str = ""
+    broker: str
     """Empty: the one that has the queue."""
-    queue_id: int = -1
+    queue_id: int
     """Below 0: any."""
-    may_come_again: bool = False
+    may_come_again: bool
     """As `Message.may_come_again`, of all of them."""
+
+    # Written out, because mypyc does not compile what a dataclass makes by itself; nor is it frozen, which
+    # would take several times as long, for every single message. Nobody changes one.
+    def __init__(
+        self,
+        topic: str,
+        message_ids: Sequence[str],
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        flags: Sequence[int],
+        sys_flag: int = 0,
+        producer_group: str = "",
+        origins: Sequence[tuple[int, str]] = (),
+        keys: Sequence[Sequence[str]] = (),
+        broker: str = "",
+        queue_id: int = -1,
+        may_come_again: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.message_ids = message_ids
+        self.bodies = bodies
+        self.properties = properties
+        self.flags = flags
+        self.sys_flag = sys_flag
+        self.producer_group = producer_group
+        self.origins = origins
+        self.keys = keys
+        self.broker = broker
+        self.queue_id = queue_id
+        self.may_come_again = may_come_again
 
     @classmethod
     def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:

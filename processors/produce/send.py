@@ -81,6 +81,11 @@ class Sender:
             count > 1 and self._broker.traits.stores_packed and type(self._policies.queues) is GroupsThenTurns
         )
 
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether no policy of others looks at what a message says of itself."""
+        return type(self._policies.queues) is GroupsThenTurns
+
     async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
         clock, limits = self._clock, self._limits

@@ -69,6 +69,11 @@ class TracedProcessor(MessagingProcessor):
         """No: packed messages cannot carry the context of a span."""
         return False
 
+    @property
+    def takes_blocks(self) -> bool:
+        """No, for the same reason."""
+        return False
+
     async def send(
         self, context: Context, messages: Sequence[Message], *, system: bool = False
     ) -> list[Sent | GatewayError]:

@@ -31,18 +31,18 @@ def size_in_batch(count: int) -> int:
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Of items, or what is like them. Raises LocalWireError when properties are too long for the layout."""
     parts: list[bytes] = []
+    head = short = b""
+    body_length = length = -1
+    head_flag = 0
     for flag, body, properties in items:
-        if len(properties) > LONGEST_BLOCK:
-            raise LocalWireError(
-                f"the properties have {len(properties)} bytes, a batch holds {LONGEST_BLOCK}"
-            )
-        size = _SMALLEST + len(body) + len(properties)
-        parts += (
-            _HEAD.pack(size, 0, 0, flag, len(body)),
-            body,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
+        if len(properties) != length or len(body) != body_length or flag != head_flag:
+            # Messages of one sender are mostly alike: what tells their lengths is packed once for several.
+            body_length, length, head_flag = len(body), len(properties), flag
+            if length > LONGEST_BLOCK:
+                raise LocalWireError(f"the properties have {length} bytes, a batch holds {LONGEST_BLOCK}")
+            head = _HEAD.pack(_SMALLEST + body_length + length, 0, 0, flag, body_length)
+            short = _SHORT.pack(length)
+        parts += (head, body, short, properties)
     return b"".join(parts)
 
 

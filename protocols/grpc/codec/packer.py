@@ -16,19 +16,20 @@ from popgate.model import Sent
 from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
 from protocols.grpc.codec.errors import OK
-from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, varint
+from protocols.grpc.codec.plain_send import PRINTABLE, PlainSend
+from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, NOT_LAST, varint
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
 _MOST_PROPERTIES = 32
-_PRINTABLE = bytes(range(0x20, 0x7F))
 _PAIRS = [b"\x01\x02" * count for count in range(_MOST_PROPERTIES + 7)]
 """What a block has besides printable characters, by how many properties it has: this, or it is none."""
 _SYSTEM = frozenset(name.decode() for name in HIDDEN)
 _PLAIN = frozenset((0, 1))
 """Type and encoding: nothing said, or NORMAL and IDENTITY, for which that is taken."""
 _MOST_BYTES = 1 << 30
-_STATUS = OK.SerializeToString()
+_STATUS_FIELD = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
+"""The status of an answer, and that of each of its entries: both have the number 1."""
 _Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[str, ...]]
 """Of a message: its id, its body, its properties, when and where it was born, its keys."""
 
@@ -54,13 +55,17 @@ class Packer:
     def __repr__(self) -> str:
         return f"<Packer of at most {self._max_messages} messages>"
 
-    def pack(self, request: rpc.SendMessageRequest, peer: str, now_ms: int) -> PackedMessages | None:
+    def pack(
+        self, request: rpc.SendMessageRequest | PlainSend, peer: str, now_ms: int
+    ) -> PackedMessages | None:
         """The messages of a request; None when they are not all plain, or not right.
 
         Who does not say where or when a message was born is `peer`, and was so at `now_ms`.
         """
         if self._limits.generation != self._generation:
             self._read()
+        if isinstance(request, PlainSend):
+            return self._pack_plain(request, peer, now_ms)
         messages = request.messages
         if not 0 < len(messages) <= self._max_messages:
             return None
@@ -78,6 +83,40 @@ class Packer:
             entries.append(entry)
         ids, bodies, blocks, origins, keys = zip(*entries, strict=True)
         return PackedMessages(name, ids, bodies, blocks, [0] * len(entries), 0, name, origins, keys)
+
+    def _pack_plain(self, send: PlainSend, peer: str, now_ms: int) -> PackedMessages | None:
+        """The same for messages that are all plain: limits are looked at once for all of them."""
+        count = len(send.message_ids)
+        if (
+            count > self._max_messages
+            or send.largest_body > self._max_body
+            or (not send.smallest_body and self._refuses_empty)
+            or send.most_properties > self._max_properties
+            or send.longest_text > self._max_text
+            or send.longest_id > self._max_id
+            or not (peer.isascii() and peer.isprintable())
+        ):
+            return None
+        blocks: list[bytes] = []
+        origins: list[tuple[int, str]] = []
+        origin = (-1, "")
+        tail = b""
+        heads, times, hosts = send.heads, send.born_ms, send.hosts
+        for at in range(count):
+            ms = times[at] if 0 < times[at] <= LATEST_MS else now_ms
+            host = hosts[at] or peer
+            if ms != origin[0] or host != origin[1]:  # most of a batch were born together
+                origin = (ms, host)
+                tail = f"__BORNHOST\x01{host}\x02BORN_TIMESTAMP\x01{ms}\x02".encode()
+            block = heads[at] + tail
+            if len(block) > LONGEST_IN_BATCH:
+                return None
+            blocks.append(block)
+            origins.append(origin)
+        name = send.topic
+        return PackedMessages(
+            name, send.message_ids, send.bodies, blocks, [0] * count, 0, name, origins, send.keys
+        )
 
     def _entry(self, message: pb.Message, topic: str, peer: str, now_ms: int) -> _Entry | None:
         """What is stored of a message; None: it is not plain."""
@@ -138,7 +177,7 @@ class Packer:
             or " " in message_id
             or text > self._max_text
             or len(block) > LONGEST_IN_BATCH
-            or block.translate(None, _PRINTABLE) != _PAIRS[count]
+            or block.translate(None, PRINTABLE) != _PAIRS[count]
         ):
             return None
         return message_id, body, block, (born_ms, host), keys
@@ -174,13 +213,37 @@ class EncodedAnswer:
 
 def encode_sent(results: Sequence[Sent]) -> bytes:
     """The SendMessageResponse of messages that were all stored."""
-    parts = [b"\x0a", bytes((len(_STATUS),)), _STATUS]
-    status = b"\x0a%b%b\x12" % (bytes((len(_STATUS),)), _STATUS)
+    parts = [_STATUS_FIELD]
+    begin = high = b""
+    size = high_bits = -1
     for result in results:
+        offset = result.offset
         message_id = result.message_id.encode()
-        size = len(message_id)
-        entry = b"%b%b%b" % (status, varint(size), message_id)
-        if result.offset:
-            entry = b"%b\x20%b" % (entry, varint(result.offset))
-        parts += (b"\x12", varint(len(entry)), entry)
+        if offset < 128 or result.transaction_id or result.recall_handle:
+            entry = _entry_of(result, message_id)
+            parts.append(b"\x12%b%b" % (varint(len(entry)), entry))
+            continue
+        if offset >> 7 != high_bits or len(message_id) != size:
+            # Of one batch nearly all entries are alike but for the id itself and the last bits of the offset.
+            size, high_bits = len(message_id), offset >> 7
+            high = varint(high_bits)
+            begin = b"%b\x12%b" % (_STATUS_FIELD, varint(size))
+            begin = b"\x12%b%b" % (varint(len(begin) + size + 2 + len(high)), begin)
+        parts.append(b"%b%b\x20%b%b" % (begin, message_id, NOT_LAST[offset & 0x7F], high))
     return b"".join(parts)
+
+
+def _entry_of(result: Sent, message_id: bytes) -> bytes:
+    entry = b"%b\x12%b%b" % (_STATUS_FIELD, varint(len(message_id)), message_id)
+    if result.transaction_id:
+        entry += _text(b"\x1a", result.transaction_id)
+    if result.offset:
+        entry = b"%b\x20%b" % (entry, varint(result.offset))
+    if result.recall_handle:
+        entry += _text(b"\x2a", result.recall_handle)
+    return entry
+
+
+def _text(tag: bytes, text: str) -> bytes:
+    encoded = text.encode()
+    return tag + varint(len(encoded)) + encoded

@@ -62,7 +62,7 @@ def varint(number: int) -> bytes:
     if 0 <= number < 128:
         return _LAST[number]
     number &= _U64
-    return _NOT_LAST[number & 0x7F] + _rest(number >> 7)
+    return NOT_LAST[number & 0x7F] + _rest(number >> 7)
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +72,8 @@ def _rest(number: int) -> bytes:
 
 
 _LAST = [bytes((number,)) for number in range(128)]
-_NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
+NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
+"""The lowest seven bits of a number that has more."""
 
 
 class _Lengths(dict[int, bytes]):

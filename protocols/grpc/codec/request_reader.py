@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import DecodeError, Message
 
+from popgate.build import is_compiled
 from popgate.errors import BadRequest
+from protocols.grpc.codec.plain_send import PlainSend, read_number, read_plain
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -27,6 +30,8 @@ _MOST_FIELDS = 200_000
 
 _MESSAGES = rpc.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number
 _BODY = pb.Message.DESCRIPTOR.fields_by_name["body"].number
+_LONGEST_NUMBER = 70
+"""Bits, with those of ten bytes that are too many."""
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 """Wire types of protobuf."""
 
@@ -57,18 +62,30 @@ class TooLarge(Unreadable):
         return f"the {self.kind} {self.what}"
 
 
-def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
-    """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
+Request = Message | PlainSend | Unreadable
+"""What is read of the bytes of a request."""
+READS_PLAIN: Final = is_compiled()
+"""Whether ordinary sends are read without the library: interpreted, that takes longer."""
+
+
+def reader_of(kind: type[Message], *, plain: bool | None = None) -> Callable[[bytes], Request]:
+    """What makes requests of bytes; it raises nothing, so that no transport answers by itself.
+
+    `plain`: whether ordinary sends are read without the library; None: as `READS_PLAIN` says.
+    """
     parse, name = kind.FromString, kind.DESCRIPTOR.name
     sends = kind is rpc.SendMessageRequest
+    reads_plain = sends and (READS_PLAIN if plain is None else plain)
     largest = _SMALL if sends else _LARGEST_COMMAND if kind is rpc.TelemetryCommand else _LARGEST
 
-    def read(data: bytes) -> Message | Unreadable:
+    def read(data: bytes) -> Request:
         try:
             if len(data) > largest:
                 if not sends:
                     return TooLarge(name, f"has {len(data)} bytes, the limit is {largest}")
                 _look_at_send(data)
+            if reads_plain and (send := read_plain(data)) is not None:
+                return send
             return parse(data)
         except _Much as much:
             return TooLarge(name, str(much))
@@ -78,7 +95,7 @@ def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
     return read
 
 
-def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Message | Unreadable, int]]:
+def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Request, int]]:
     """The same, with how many bytes the request came in."""
     read = reader_of(kind)
     return lambda data: (read(data), len(data))
@@ -123,18 +140,13 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             at += 4
         else:
             raise DecodeError  # groups: nobody sends them
-        if at > end:
+        if not begin <= at <= end:  # also for a length of more than 63 bits
             raise DecodeError
         yield tag >> 3, begin, at
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise DecodeError
+    value, at = read_number(data, at, end, _LONGEST_NUMBER)
+    if at < 0:
+        raise DecodeError
+    return value, at

@@ -20,7 +20,8 @@ from popgate.errors import GatewayError, Internal
 from popgate.kinds import Authenticator
 from protocols.grpc.codec.errors import status_of
 from protocols.grpc.codec.packer import EncodedAnswer
-from protocols.grpc.codec.request_reader import Unreadable
+from protocols.grpc.codec.plain_send import PlainSend
+from protocols.grpc.codec.request_reader import Request, Unreadable
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -134,7 +135,7 @@ STREAMED = (
 """Beside these there is Telemetry, which streams both ways."""
 
 
-def _readable(request: Message | Unreadable) -> Any:
+def _readable(request: Request) -> Any:
     """Raises BadRequest."""
     if isinstance(request, Unreadable):
         raise request.error
@@ -148,8 +149,10 @@ def _sound(request: HealthCheckRequest | Unreadable) -> HealthCheckRequest:
     return request
 
 
-def names_of(request: Message | Unreadable) -> tuple[str, str]:
+def names_of(request: Request) -> tuple[str, str]:
     """The topic and the group that a request is about, as it names them; empty where it names none."""
+    if isinstance(request, PlainSend):
+        return request.topic, ""
     fields: Any = request
     names = () if isinstance(request, Unreadable) else request.DESCRIPTOR.fields_by_name
     topic = ""
@@ -168,12 +171,10 @@ class RpcHandler(Protocol):
     @property
     def fails_calls(self) -> bool: ...
 
-    async def unary(
-        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
-    ) -> Any: ...
+    async def unary(self, method: Unary, request: Request, call: Call, size: int | None = None) -> Any: ...
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
+        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
     ) -> None: ...
 
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None: ...
@@ -206,9 +207,7 @@ class RpcDispatcher:
         self.calls: CallObserver = NullCalls()
         """Is told how every call ended."""
 
-    async def unary(
-        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
-    ) -> Any:
+    async def unary(self, method: Unary, request: Request, call: Call, size: int | None = None) -> Any:
         """The answer to a unary RPC: a message of its answer's class.
 
         `size`: how many bytes the request came in, where that is known: to find it out is dear.
@@ -240,7 +239,7 @@ class RpcDispatcher:
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
+        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
     ) -> None:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
@@ -257,12 +256,7 @@ class RpcDispatcher:
             self.calls.refused(*names_of(request))
 
     async def _streamed(
-        self,
-        method: Streamed,
-        request: Message | Unreadable,
-        call: Call,
-        answers: ResponseStream[Any],
-        began: float,
+        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any], began: float
     ) -> str:
         """The name of the code that was sent."""
         context = open_context(call, began)

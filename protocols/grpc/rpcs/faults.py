@@ -27,7 +27,7 @@ from google.protobuf.message import Message
 from popgate.clock import Clock
 from popgate.faults import Faults, Rule
 from popgate.kinds import Authenticator
-from protocols.grpc.codec.request_reader import Unreadable
+from protocols.grpc.codec.request_reader import Request
 from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
 from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, RpcDispatcher, Streamed, Unary
 from protocols.grpc.rpcs.health import Health
@@ -76,9 +76,7 @@ class FaultyDoor(RpcDispatcher):
         super().__init__(service, health, clock, authenticator)
         self._faults = faults
 
-    async def unary(
-        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
-    ) -> Any:
+    async def unary(self, method: Unary, request: Request, call: Call, size: int | None = None) -> Any:
         """Raises CallFailed, which an `RpcDispatcher` does not."""
         rule = self._faults.strike(method.name)
         work = super().unary(method, request, call, size)
@@ -92,7 +90,7 @@ class FaultyDoor(RpcDispatcher):
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
+        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
     ) -> None:
         """Raises CallFailed, which an `RpcDispatcher` does not."""
         rule = self._faults.strike(method.name)

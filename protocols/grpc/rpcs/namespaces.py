@@ -29,7 +29,8 @@ from popgate.naming import (
     split_namespace,
 )
 from protocols.grpc.codec.packer import EncodedAnswer
-from protocols.grpc.codec.request_reader import Unreadable
+from protocols.grpc.codec.plain_send import PlainSend
+from protocols.grpc.codec.request_reader import Request, Unreadable
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -207,9 +208,7 @@ class NamespacedDoor:
     def fails_calls(self) -> bool:
         return self._inner.fails_calls
 
-    async def unary(
-        self, method: Unary, request: Message | Unreadable, call: Call, size: int | None = None
-    ) -> Any:
+    async def unary(self, method: Unary, request: Request, call: Call, size: int | None = None) -> Any:
         request, known = _taken_in(request)
         answer = await self._inner.unary(method, request, call, size)
         if not isinstance(answer, EncodedAnswer):  # that names nothing
@@ -217,7 +216,7 @@ class NamespacedDoor:
         return answer
 
     async def streamed(
-        self, method: Streamed, request: Message | Unreadable, call: Call, answers: ResponseStream[Any]
+        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
     ) -> None:
         request, known = _taken_in(request)
         await self._inner.streamed(method, request, call, _Told(answers, known))
@@ -241,7 +240,11 @@ class NamespacedDoor:
         await self._inner.watch_health(request, answers)
 
 
-def _taken_in(request: Message | Unreadable) -> tuple[Message | Unreadable, Known]:
+def _taken_in(request: Request) -> tuple[Request, Known]:
+    if isinstance(request, PlainSend):
+        if "%" not in request.topic:
+            return request, {}  # it names no namespace
+        request = request.parse()
     if isinstance(request, Unreadable):
         return request, {}
     try:

@@ -18,7 +18,7 @@ from popgate.sockets.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
 from protocols.drain import CUT_S, InFlightCalls
 from protocols.grpc.codec.packer import EncodedAnswer
-from protocols.grpc.codec.request_reader import Unreadable, measuring_reader_of, reader_of
+from protocols.grpc.codec.request_reader import Request, Unreadable, measuring_reader_of, reader_of
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs import health
@@ -294,9 +294,7 @@ class GrpcioServer:
             for service in reflecting.SERVICES
         )
 
-    async def _unary(
-        self, method: Unary, measured: tuple[Message | Unreadable, int], context: _Context
-    ) -> Any:
+    async def _unary(self, method: Unary, measured: tuple[Request, int], context: _Context) -> Any:
         request, size = measured
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
@@ -308,7 +306,7 @@ class GrpcioServer:
         finally:
             self.under_way.over(call)
 
-    async def _streamed(self, method: Streamed, request: Message | Unreadable, context: _Context) -> None:
+    async def _streamed(self, method: Streamed, request: Request, context: _Context) -> None:
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
@@ -318,14 +316,10 @@ class GrpcioServer:
         finally:
             self.under_way.over(call)
 
-    async def _failing_unary(
-        self, method: Unary, measured: tuple[Message | Unreadable, int], context: _Context
-    ) -> Any:
+    async def _failing_unary(self, method: Unary, measured: tuple[Request, int], context: _Context) -> Any:
         return await _ending(context, self._unary(method, measured, context))
 
-    async def _failing_streamed(
-        self, method: Streamed, request: Message | Unreadable, context: _Context
-    ) -> None:
+    async def _failing_streamed(self, method: Streamed, request: Request, context: _Context) -> None:
         await _ending(context, self._streamed(method, request, context))
 
     async def _telemetry(self, _requests: object, context: _Context) -> None:

@@ -29,6 +29,7 @@ from protocols.grpc.codec.errors import OK, status_of
 from protocols.grpc.codec.handles import marked_like, receipt_of, receipts_of
 from protocols.grpc.codec.lite import lite_sync_in
 from protocols.grpc.codec.packer import EncodedAnswer, Packer, encode_sent
+from protocols.grpc.codec.plain_send import PlainSend
 from protocols.grpc.codec.received_message import encode_received, encode_time
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -111,20 +112,21 @@ class MessagingService(Positions):
         return rpc.NotifyClientTerminationResponse(status=OK)
 
     async def send_message(
-        self, request: rpc.SendMessageRequest, context: Context
+        self, request: rpc.SendMessageRequest | PlainSend, context: Context
     ) -> rpc.SendMessageResponse | EncodedAnswer:
-        count = len(request.messages)
+        count = len(request.message_ids if isinstance(request, PlainSend) else request.messages)
         if count > 1:
             check_count(count, self._processor.limits)
         now_ms = self._clock.now_ms()
-        if self._processor.takes_packed(count):
+        takes_packed = self._processor.takes_packed(count)
+        if takes_packed or (isinstance(request, PlainSend) and self._processor.takes_blocks):
             packed = self._packer.pack(request, context.peer, now_ms)
             if packed is not None:
-                results = await self._processor.send_packed(context, packed)
-                stored = [result for result in results if not isinstance(result, GatewayError)]
-                if len(stored) == len(results):
-                    return EncodedAnswer(encode_sent(stored))
-                return _sends_told(results, context)
+                if takes_packed:
+                    return _sends_told(await self._processor.send_packed(context, packed), context)
+                return _sends_told(await self._processor.send(context, packed.unpack()), context)
+        if isinstance(request, PlainSend):
+            request = request.parse()
         if count > 1:
             _check_one_topic([message.topic for message in request.messages])
         messages = [convert.message_in(message, context, now_ms) for message in request.messages]
@@ -339,17 +341,20 @@ class MessagingService(Positions):
         return self._advertised if self._advertised is not None else dialled_endpoints(dialled, context)
 
 
-def _sends_told(results: Sequence[Sent | GatewayError], context: Context) -> rpc.SendMessageResponse:
+def _sends_told(
+    results: Sequence[Sent | GatewayError], context: Context
+) -> rpc.SendMessageResponse | EncodedAnswer:
+    stored = [result for result in results if not isinstance(result, GatewayError)]
+    if len(stored) == len(results):
+        return EncodedAnswer(encode_sent(stored))
     answer = rpc.SendMessageResponse()
     add = answer.entries.add
-    failed = False
     for result in results:
         if isinstance(result, GatewayError):
-            failed = True
             add().status.CopyFrom(status_of(result, context))
         else:
             convert.tell_sent(add(), result)
-    answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
+    answer.status.CopyFrom(_together(e.status for e in answer.entries))
     return answer
 
 

@@ -23,6 +23,7 @@ from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
+from protocols.grpc.codec import request_reader
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -356,6 +357,12 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
     town = Town(tmp_path)
     yield town
     await town.close()
+
+
+@pytest.fixture(params=[False, True], ids=["by the library", "plain"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways that start afterwards read ordinary sends with protobuf's library, or without."""
+    monkeypatch.setattr(request_reader, "READS_PLAIN", request.param)
 
 
 @pytest.fixture

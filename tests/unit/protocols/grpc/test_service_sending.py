@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -10,8 +11,9 @@ from unittest.mock import AsyncMock
 import grpc
 import pytest
 
-from popgate.model import MessageType, Permission, TopicConfig
+from popgate.model import Message, MessageType, Permission, Queue, TopicConfig
 from processors.limits import Limits
+from processors.policies.queue_selector import GroupsThenTurns
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -25,7 +27,7 @@ def at(ms: int) -> Timestamp:
 
 
 @pytest.fixture(params=["by the house", "packed", "several packed"], autouse=True)
-def way(request: pytest.FixtureRequest, gateway: Any) -> None:
+def way(request: pytest.FixtureRequest, reading: None, gateway: Any) -> None:
     """All ways have the same answers: a broker that chooses queues gets plain messages packed, and so does
     one that stores several of them like that.
     """
@@ -48,6 +50,23 @@ async def test_only_plain_messages_go_packed_and_only_to_who_takes_them_so(
     assert packed.await_count == (traits.chooses_queues or traits.stores_packed)
     await client.send(client.message())
     assert packed.await_count == traits.chooses_queues * 2 + traits.stores_packed
+
+
+async def test_a_policy_of_others_sees_what_a_message_says_of_itself(
+    client: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Policy(GroupsThenTurns):
+        def pick(self, message: Message, queues: Sequence[Queue], now: float) -> Queue:
+            seen.append((message.tag, message.keys, message.user_properties))
+            return queues[0]
+
+    monkeypatch.setattr(gateway.processor._policies, "queues", Policy())
+    for count in (1, 2):
+        messages = [client.message(tag="A", keys=["k"], properties={"a": "b"}) for _ in range(count)]
+        assert (await client.send(*messages)).status.code == Code.OK
+        assert seen.pop() == ("A", ("k",), {"a": "b"})
 
 
 async def test_a_message_is_answered_with_the_id_that_its_sender_gave_it(client: Any) -> None:

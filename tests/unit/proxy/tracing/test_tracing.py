@@ -24,6 +24,7 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
 from processors.policies.registry import Policies
+from protocols.grpc.codec import request_reader
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -123,10 +124,11 @@ def parent_of(span: ReadableSpan) -> tuple[str, str]:
     return f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}"
 
 
-@pytest.fixture
+@pytest.fixture(params=[False, True], ids=["by the library", "plain"])
 async def house(
-    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[House]:
+    monkeypatch.setattr(request_reader, "READS_PLAIN", request.param)
     exporter = InMemorySpanExporter()
     monkeypatch.setattr(exporter_module, "make_exporter", lambda _endpoint, _timeout_s: exporter)
     app = build(settings_for(tracing={"enabled": True}))

@@ -20,6 +20,14 @@ def test_several_messages_come_back() -> None:
     assert decode_batch(b"") == []
 
 
+def test_messages_that_are_alike_but_for_one_thing_come_back() -> None:
+    """What tells the lengths is packed once for messages of the same."""
+    likes = [ITEM, ITEM, BatchItem(0, b"ho", b"UNIQ_KEY\x01ID2\x02")]
+    for other in (ITEM._replace(flag=1), ITEM._replace(body=b"h"), ITEM._replace(properties=b"a\x01b\x02")):
+        items = [*likes, other, other, *likes]
+        assert decode_batch(encode_batch(items)) == items
+
+
 def test_properties_too_long_for_the_layout_are_our_bug() -> None:
     with pytest.raises(LocalWireError):
         encode_batch([BatchItem(0, b"", bytes(32_768))])

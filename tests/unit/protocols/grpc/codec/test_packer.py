@@ -80,75 +80,82 @@ def agree(data: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        plain(),
-        plain(tag="A", keys=["k1"], user={"kind": "bench", "other": "x y|z"}),
-        plain(keys=["k1", "k 2", "k3"], body_encoding=pb.IDENTITY, message_type=pb.NORMAL, queue_id=7),
-        plain(body=bytes(range(256)), user={"k" * 40: "v"}),
-        plain("a-topic_of|127-" + "x" * 112),
-        plain(born_timestamp=Timestamp(seconds=1)),
-        plain(born_host="", born_timestamp=Timestamp()),
-        plain(born_timestamp=Timestamp(seconds=-1)),
-        plain(born_timestamp=Timestamp(seconds=300_000_000_000)),
-        plain(born_timestamp=Timestamp(seconds=1, nanos=-1)),
-    ],
-)
+PLAIN = [
+    plain(),
+    plain(tag="A", keys=["k1"], user={"kind": "bench", "other": "x y|z"}),
+    plain(keys=["k1", "k 2", "k3"], body_encoding=pb.IDENTITY, message_type=pb.NORMAL, queue_id=7),
+    plain(body=bytes(range(256)), user={"k" * 40: "v"}),
+    plain("a-topic_of|127-" + "x" * 112),
+    plain(born_timestamp=Timestamp(seconds=1)),
+    plain(born_host="", born_timestamp=Timestamp()),
+]
+ODD_TIMES = [
+    plain(born_timestamp=Timestamp(seconds=-1)),
+    plain(born_timestamp=Timestamp(seconds=300_000_000_000)),
+    plain(born_timestamp=Timestamp(seconds=1, nanos=-1)),
+]
+"""Plain as well: such a time is taken for none."""
+OTHERS = [
+    plain(message_group="g"),
+    plain(delivery_timestamp=Timestamp(seconds=5)),
+    plain(message_type=pb.FIFO),
+    plain(message_type=pb.TRANSACTION),
+    plain(message_type=99),
+    plain(body_encoding=pb.GZIP),
+    plain(body_digest=pb.Digest(type=pb.CRC32, checksum="0")),
+    plain(trace_context="00-trace"),
+    plain(priority=3),
+    plain(lite_topic="l"),
+    plain(message_id=""),
+    plain(message_id="a b"),
+    plain(message_id="ä"),
+    plain(born_host="a\x02b"),
+    plain(tag="a|b"),
+    plain(tag=" "),
+    plain(tag="\x01"),
+    plain(tag="ü"),
+    plain(keys=[" "]),
+    plain(keys=[""]),
+    plain(keys=["a\tb"]),
+    plain(user={"": "v"}),
+    plain(user={"k": ""}),
+    plain(user={"k": "\x02"}),
+    plain(user={"k\x01x\x02": "v"}),
+    plain(user={"KEYS": "v"}),
+    plain(user={"__SHARDINGKEY": "v"}),
+    plain(user={"__RMQ.TRANSIENT.x": "v"}),
+    plain(user={"DELAY": "3"}),
+    plain("tö"),
+    pb.Message(topic=pb.Resource(name="T"), body=b"x"),
+    pb.Message(body=b"x", system_properties=plain().system_properties),
+    pb.Message(
+        topic=pb.Resource(name="T", resource_namespace="ns"),
+        body=b"x",
+        system_properties=plain().system_properties,
+    ),
+]
+TOO_MUCH = [
+    plain(message_id="x" * 41),
+    plain(user={str(n): "v" for n in range(5)}),
+    plain(user={"k": "v" * 100}),
+    plain(user={"k": "v" * 90}, tag="t" * 10),
+    plain(body=b""),
+    plain(body=b"x" * 1001),
+]
+"""Plain, but for a limit."""
+
+
+def named(message: pb.Message) -> str:
+    return str(message)[:60].replace("\n", " ")
+
+
+@pytest.mark.parametrize("message", [*PLAIN, *ODD_TIMES], ids=named)
 def test_plain_messages_are_packed(message):
     assert agree(request(message))
     assert agree(request(message, message, plain(message.topic.name)))
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        plain(message_group="g"),
-        plain(delivery_timestamp=Timestamp(seconds=5)),
-        plain(message_type=pb.FIFO),
-        plain(message_type=pb.TRANSACTION),
-        plain(message_type=99),
-        plain(body_encoding=pb.GZIP),
-        plain(body_digest=pb.Digest(type=pb.CRC32, checksum="0")),
-        plain(trace_context="00-trace"),
-        plain(priority=3),
-        plain(lite_topic="l"),
-        plain(message_id=""),
-        plain(message_id="a b"),
-        plain(message_id="x" * 41),
-        plain(message_id="ä"),
-        plain(born_host="a\x02b"),
-        plain(tag="a|b"),
-        plain(tag=" "),
-        plain(tag="\x01"),
-        plain(tag="ü"),
-        plain(keys=[" "]),
-        plain(keys=[""]),
-        plain(keys=["a\tb"]),
-        plain(user={"": "v"}),
-        plain(user={"k": ""}),
-        plain(user={"k": "\x02"}),
-        plain(user={"k\x01x\x02": "v"}),
-        plain(user={"KEYS": "v"}),
-        plain(user={"__SHARDINGKEY": "v"}),
-        plain(user={"__RMQ.TRANSIENT.x": "v"}),
-        plain(user={"DELAY": "3"}),
-        plain(user={str(n): "v" for n in range(5)}),
-        plain(user={"k": "v" * 100}),
-        plain(user={"k": "v" * 90}, tag="t" * 10),
-        plain(body=b""),
-        plain(body=b"x" * 1001),
-        plain("tö"),
-        pb.Message(topic=pb.Resource(name="T"), body=b"x"),
-        pb.Message(body=b"x", system_properties=plain().system_properties),
-        pb.Message(
-            topic=pb.Resource(name="T", resource_namespace="ns"),
-            body=b"x",
-            system_properties=plain().system_properties,
-        ),
-    ],
-    ids=lambda message: str(message)[:60].replace("\n", " "),
-)
+@pytest.mark.parametrize("message", [*OTHERS, *TOO_MUCH], ids=named)
 def test_all_others_are_not(message):
     assert pack(request(message)) is None
     assert pack(request(plain(), message)) is None
@@ -217,6 +224,46 @@ def test_whatever_is_packed_is_what_the_ordinary_way_stores(some):
 @pytest.mark.parametrize("length", [1, 40, 118, 255])
 def test_the_answer_is_that_of_protobuf(count, offset, length):
     sent = [Sent("i" * length, "broker", 1, offset + n) for n in range(count)]
+    wanted = rpc.SendMessageResponse(status=convert.OK)
+    for one in sent:
+        convert.tell_sent(wanted.entries.add(), one)
+    assert encode_sent(sent) == wanted.SerializeToString()
+
+
+def test_the_answer_is_that_of_protobuf_where_its_entries_differ():
+    offsets = [
+        5,
+        0,
+        127,
+        128,
+        129,
+        255,
+        256,
+        257,
+        256,
+        16_383,
+        16_384,
+        16_385,
+        1 << 40,
+        (1 << 63) - 1,
+        300,
+        301,
+    ]
+    sent = [Sent("i" * (length % 5 * 60 + 1), "broker", 1, offset) for length, offset in enumerate(offsets)]
+    sent += [Sent("same", "broker", 1, offset) for offset in range(120, 270)]
+    wanted = rpc.SendMessageResponse(status=convert.OK)
+    for one in sent:
+        convert.tell_sent(wanted.entries.add(), one)
+    assert encode_sent(sent) == wanted.SerializeToString()
+
+
+def test_the_answer_tells_transactions_and_recall_handles_as_protobuf_does():
+    sent = [
+        Sent("1", "broker", 1, 0, "transaction", ""),
+        Sent("2", "broker", 1, 300, "t" * 200, ""),
+        Sent("3", "broker", 1, 0, "", "handle"),
+        Sent("4", "broker", 1, 5, "ü", "h" * 200),
+    ]
     wanted = rpc.SendMessageResponse(status=convert.OK)
     for one in sent:
         convert.tell_sent(wanted.entries.add(), one)

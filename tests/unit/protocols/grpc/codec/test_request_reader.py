@@ -76,6 +76,7 @@ def test_keys_without_end_are_refused() -> None:
         b"\x0a",
         b"\x0a\x05ab",
         b"\x0a" + b"\xff" * 11,
+        b"\x0a" + b"\xff" * 9 + b"\x01",  # in 64 bits it is a step back
         b"\x0b\x0c",
         b"\xff" * 11,
         b"\x09\x00",
@@ -91,7 +92,9 @@ def test_large_noise_is_no_request(end: bytes) -> None:
 
 def test_fields_that_nobody_knows_are_walked_over() -> None:
     whole = rpc.SendMessageRequest(messages=[pb.Message(body=bytes(2 * MIB))]).SerializeToString()
-    more = b"\x50\x07" + b"\x51" + bytes(8) + b"\x55" + bytes(4) + b"\x52\x01x"
+    more = (
+        b"\x50\x07" + b"\x50" + b"\xff" * 9 + b"\x01" + b"\x51" + bytes(8) + b"\x55" + bytes(4) + b"\x52\x01x"
+    )
     found = reader_of(rpc.SendMessageRequest)(whole + more)
     assert isinstance(found, rpc.SendMessageRequest)
     assert len(found.messages[0].body) == 2 * MIB

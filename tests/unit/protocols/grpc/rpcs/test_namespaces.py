@@ -17,6 +17,8 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.namespaces import full_name, parts_of, retold
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 Code = pb.Code
 ADMIN = Context(client_id="admin", door="admin")
 
@@ -375,6 +377,9 @@ async def test_nobody_reaches_into_another_namespace(tenants: list[Tenant], name
     for tenant in tenants[1:]:
         frames = await tenant.frames(tenant.client.receive_request(name))
         assert frames[0].status.code == Code.ILLEGAL_TOPIC
+        message = tenant.client.message(name, b"forged")
+        answer = await tenant.call("SendMessage", rpc.SendMessageRequest(messages=[message]))
+        assert answer.status.code == Code.ILLEGAL_TOPIC
 
 
 async def test_settings_with_names_that_cannot_be_end_the_stream_as_the_clients_fault(
