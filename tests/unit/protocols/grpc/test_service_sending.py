@@ -13,7 +13,6 @@ import pytest
 
 from popgate.model import Message, MessageType, Permission, Queue, TopicConfig
 from processors.limits import Limits
-from processors.policies.queue_selector import GroupsThenTurns
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -57,7 +56,7 @@ async def test_a_policy_of_others_sees_what_a_message_says_of_itself(
 ) -> None:
     seen = []
 
-    class Policy(GroupsThenTurns):
+    class Policy:
         def pick(self, message: Message, queues: Sequence[Queue], now: float) -> Queue:
             seen.append((message.tag, message.keys, message.user_properties))
             return queues[0]
