@@ -64,6 +64,8 @@ TOPIC, GROUP, LITE, LITE_GROUP, CLIENT = "t", "g", "lite", "lite-readers", "c"
 READERS = "readers"
 """A group that goes by positions: who sets one forgets what is held."""
 _SETTINGS = SharedSettings(max_frame_bytes=1 << 20)
+_GUESTS = SharedSettings()
+"""As shipped: a call whose limits are changed brings more than a host here takes in one frame."""
 _NOT_EMBEDDED = frozenset({PortCode.AT_PLACE})
 """Of a broker that finds messages by the place in its log only."""
 _NAMES_ONLY = frozenset(
@@ -341,14 +343,14 @@ class SharedSite(Site):
             "a host",
             loop=self._loop,
             clock=self.clock,
-            settings=_SETTINGS,
+            settings=_GUESTS,
             probe=lambda opaque: encode_command(Command(PortCode.STATE, opaque)),
             on_asked=asked,
             on_opened=lambda _: None,
             on_over=lambda *_: None,
         )
         self.connect(channel)
-        meeting = asyncio.create_task(meet(channel, self.clock, _SETTINGS), name="a guest comes")
+        meeting = asyncio.create_task(meet(channel, self.clock, _GUESTS), name="a guest comes")
         await self.all_done([meeting])
         await meeting
         channel.tell(PortCode.MEMBERS_HERE, {}, odd.notice(PortCode.MEMBERS_HERE))

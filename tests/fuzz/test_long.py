@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
@@ -9,14 +10,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.shared.codec.calls import CALLS
+from brokers.shared.codec.kinds import Sink
+from popgate.context import Context
 from popgate.errors import BadRequest
 from popgate.testing import MovableClock
+from popgate.wire.frames.codes import PortCode
 from processors.messaging import MessagingProcessor
 from tests.fuzz import classic, long, rpcs, shared, sites
 
@@ -151,6 +157,22 @@ async def test_a_bug_at_the_remoting_door_is_told_with_its_input(monkeypatch: py
     monkeypatch.setattr(MessagingProcessor, "send", broken)
     with pytest.raises(long.Wrong, match=r"(?s)remoting SEND_\w+: .*its log tells more.*input [0-9a-f]+"):
         await classic.fuzz_classic("seed", 40, time.monotonic() + 60, Counter())
+
+
+async def test_a_guest_reads_what_changed_limits_bring(tmp_path: Path) -> None:
+    """More than a host here takes in one frame: else the guest ends its connection, and all calls fail."""
+    site, odd = shared.SharedSite(tmp_path / "store"), shared.Guesses("seed")
+    await site.start()
+    messages = [replace(odd._message(site.clock.now_ms()), body=bytes(100_000)) for _ in range(32)]
+    await site.broker.send(Context(), messages)
+    channel, now = await site.guest(odd), site.clock.monotonic()
+    sink, most = Sink(now), {"begin_ms": 0, "end_ms": 1 << 50, "limit": 1_000}
+    CALLS[PortCode.FIND_BY_KEY].write(sink, Context(deadline=now + 60), shared.TOPIC, "key", **most)
+    asked = channel.ask(PortCode.FIND_BY_KEY, {}, sink.data(), now, 60.0)
+    answered = asyncio.create_task(asyncio.wait_for(asked.future, None), name="it is answered")
+    await site.all_done([answered])
+    assert len((await answered).body) > 1 << 20
+    await site.stop()
 
 
 async def test_an_error_in_the_log_is_told() -> None:

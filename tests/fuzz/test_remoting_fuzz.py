@@ -25,7 +25,8 @@ from popgate.testing.remoting import RemotingClient
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import Command, encode_command
-from tests.fuzz.test_wire_fuzz import BATCH, mutated
+from popgate.wire.messages.batches import encode_batch
+from tests.fuzz.test_wire_fuzz import mutated
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))
 BUG = "its log tells more"
@@ -113,18 +114,19 @@ def bodies(group: str) -> dict[int, bytes]:
 
 
 class Odd:
-    """Makes requests, and makes them wrong. `seen`: handles that were right once; `places` are offsets."""
+    """Makes requests, and makes them wrong. `seen` and `recalls` were right once; `places` are offsets."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seen = ["0 0 0 0 0 popgate 0 0"]
         self.places = ["0"]
+        self.recalls = ["x"]
         self.bodies = bodies("odd-readers")
 
     def right(self, code: int) -> tuple[dict[str, str], bytes]:
         pick = self.random.choice
         properties = PROPERTIES.format(make_message_id()) + pick(
-            ("", "DELAY\x011\x02", "TRAN_MSG\x01true\x02")
+            ("", "DELAY\x011\x02", "DELAY\x0118\x02", "TRAN_MSG\x01true\x02")
         )
         send = {
             "a": "odd-writers",
@@ -171,9 +173,15 @@ class Odd:
             "commitOrRollback": pick(("0", "8", "12")),
             "clientID": "me",
             "msgId": make_message_id(),
-            "recallHandle": "x",
+            "recallHandle": pick(self.recalls),
             "namespace": "ORDER_TOPIC_CONFIG",
-            "key": "odd",
+            "key": pick(("odd", "k")),
+            "maxNum": "8",
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**62),
+            "index": "0",
+            "count": "8",
+            "cluster": "DefaultCluster",
         }
         if code in DELETES and self.random.random() < 0.97:
             # Mostly another one: what all others are about must be there.
@@ -181,7 +189,8 @@ class Odd:
         if code in (310, 320, 325):
             fields = {**send, "i": properties, "j": "0", "k": "false", "m": str(code == 320).lower()}
         if code == RequestCode.SEND_BATCH_MESSAGE:
-            return fields, BATCH
+            block = PROPERTIES.format(make_message_id()).encode()
+            return fields, encode_batch([(0, b"odd", block), (0, b"even", block)])
         return fields, self.bodies.get(code, b"odd")
 
     def change(self, fields: dict[str, str], body: bytes) -> bytes:
@@ -206,13 +215,13 @@ class Odd:
     def learn(self, answer: Command) -> None:
         """Keep the handles that were given out, and where messages lie: later requests use them."""
         if value := answer.fields.get("recallHandle"):
-            self.seen.append(value)
+            self.recalls.append(value)
         if answer.code == ResponseCode.SUCCESS and "msgOffsetInfo" in answer.fields:
             _, popped = read_popped(answer, "popgate", "odd", BrokerClocks(MovableClock()))
             self.seen += [message.receipt for message in popped]
         if len(place := answer.fields.get("msgId", "")) == len(PLACE):
             self.places.append(str(decode_offset_message_id(place)[1]))
-        del self.seen[:-50], self.places[:-50]
+        del self.seen[:-50], self.places[:-50], self.recalls[:-50]
 
 
 @pytest.fixture
@@ -267,7 +276,7 @@ async def test_no_request_however_odd_is_answered_as_a_bug(gateway: GatewayProce
 
     # That was no test if everything had been refused, or nothing.
     assert len(served) > 20, served
-    for code in (310, 11, 14, 15, 34, 105, 200050):
+    for code in (310, 320, 11, 14, 15, 34, 105, 200050):
         assert codes[code, 0], (code, codes)
     fields, body = odd.right(310)
     assert (await plain.call(310, {**fields, "b": f"sound-{seed}"}, body)).code == ResponseCode.SUCCESS
