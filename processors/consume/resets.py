@@ -70,4 +70,7 @@ class ResetListeners:
                 yield
             finally:
                 self._joining.remove(join)
-                await asyncio.gather(*late)
+                # All of them first: what is entered later would never be left.
+                for outcome in await asyncio.gather(*late, return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome

@@ -67,7 +67,8 @@ class Configuration:
     def findings(self) -> list[Finding]:
         """Faults first. Values are compared with each other only when each of them is right."""
         if self.settings is None:
-            return [self._of_mistake("fault", mistake) for mistake in self._mistakes]
+            faults = [self._of_mistake("fault", mistake) for mistake in self._mistakes]
+            return faults + [self._of_mistake("warning", former) for former in self._former_names]
         try:
             build(self.settings)
         except SettingsWrong as error:
@@ -83,17 +84,17 @@ class Configuration:
 
     def place(self, name: str) -> str:
         """Where the setting was given; empty: nowhere."""
-        places = (self._place(path) for path in names_of(tuple(name.split("."))))
-        return next(filter(None, places), "")
-
-    def _place(self, path: tuple[str, ...]) -> str:
-        if self._holds(self._flags, path):
-            return place_of(path, FLAGS_LAYER)
-        if self._environment.get(environment_name(path)):
-            return place_of(path, ENVIRONMENT_LAYER)
-        if self._config is not None:
+        paths = list(names_of(tuple(name.split("."))))
+        for path in paths:
+            if self._holds(self._flags, path):
+                return place_of(path, FLAGS_LAYER)
+        for path in paths:
+            if self._environment.get(environment_name(path)):
+                return place_of(path, ENVIRONMENT_LAYER)
+        for path in paths if self._config is not None else ():
             place = place_of(path, f"{FILE_LAYER}{self._config}")
-            return place if place != str(self._config) else ""
+            if place != str(self._config):
+                return place
         return ""
 
     def _holds(self, values: Any, path: tuple[str, ...]) -> bool:

@@ -55,6 +55,12 @@ class Layer:
 
     name: str
     values: Mapping[str, Any]
+    former_names: tuple[tuple[str, ...], ...] = ()
+    """Those that it uses, in the place of the present ones under which the values are here."""
+
+    def written(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """The name by which this layer gives a setting."""
+        return next((name for name in renamed.names_of(path) if name in self.former_names), path)
 
     def holds(self, path: tuple[str, ...]) -> bool:
         here: Any = self.values
@@ -200,15 +206,15 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[Mistake]]:
     """Texts only: each setting reads its own. An empty variable sets nothing."""
     known = {environment_name(path): path for path, _ in known_settings()}
-    known |= {environment_name(path): path for path in renamed.FORMER_NAMES}
+    former = {environment_name(path): path for path in renamed.FORMER_NAMES}
     values: dict[str, Any] = {}
     unknown = []
     for name in sorted(environment):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS:
             continue
-        if name in known:
+        if path := known.get(name) or former.get(name):
             if environment[name] != "":
-                nest(known[name], environment[name], values)
+                nest(path, environment[name], values)
         elif not _KUBERNETES.search(name):
             sentence = f"the environment variable {name} is no setting{_nearest(name, list(known))}"
             unknown.append(Mistake(sentence, (name,), ENVIRONMENT_LAYER))
@@ -217,12 +223,10 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], l
 
 def _with_present_names(layer: Layer) -> tuple[Layer, list[Mistake], list[Mistake]]:
     """The layer under the present names, a warning for each former one, and settings given under both."""
-    try:
-        values, used = renamed.with_present_names(layer.values)
-    except SettingsWrong as error:
-        return layer, [], [Mistake(str(error), layer=layer.name)]
+    values, used, doubled = renamed.with_present_names(layer.values)
     warnings = [Mistake(renamed.warning(former, layer.name), former, layer.name) for former in used]
-    return Layer(layer.name, values), warnings, []
+    twice = [Mistake(renamed.doubled_sentence(former, layer.name), former, layer.name) for former in doubled]
+    return Layer(layer.name, values, tuple(used)), warnings, twice
 
 
 def _unknown(layer: Layer) -> Iterator[Mistake]:
@@ -294,11 +298,13 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
 
 def _mistake(error: Mapping[str, Any], layers: list[Layer]) -> Mistake:
     path = tuple(str(part) for part in error["loc"] if isinstance(part, str))
-    place = next((layer.name for layer in reversed(layers) if layer.holds(path)), "")
+    holder = next((layer for layer in reversed(layers) if layer.holds(path)), None)
+    place, written = (holder.name, holder.written(path)) if holder is not None else ("", path)
     reason = error["msg"].removeprefix("Value error, ")
     secret = any(setting_path == path and is_secret(field) for setting_path, field in known_settings())
     shown = "" if secret or reason.startswith("'") else f" is {_shown(error['input'])}"
-    return Mistake(f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}", path, place)
+    sentence = f"{'.'.join(written)} {place}{shown}: {reason[:1].lower()}{reason[1:]}"
+    return Mistake(sentence, written, place)
 
 
 def _shown(value: Any) -> str:

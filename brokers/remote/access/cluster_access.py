@@ -20,6 +20,7 @@ from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable
+from popgate.wire.bodies.routes import MOST_QUEUES
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax.parts import number
@@ -168,7 +169,9 @@ class ClusterAccess:
             return 0
         if response.code != ResponseCode.SUCCESS:
             raise error_of(response, broker=broker, topic=topic)
-        return object_in(response, broker, f"topic {topic}", lambda body: number(body, "readQueueNums"))
+        return object_in(
+            response, broker, f"topic {topic}", lambda body: number(body, "readQueueNums", most=MOST_QUEUES)
+        )
 
     def knows_best(self, broker: str) -> bool:
         """Whether it is the broker's master that answers: what a slave has not, the master may have."""
@@ -215,3 +218,7 @@ class ClusterAccess:
         if not names:
             raise BrokerUnavailable("no broker of the cluster can be reached")
         return names
+
+
+def _read_queues(body: Mapping[str, Any]) -> int:
+    return number(body, "readQueueNums", least=0, most=MOST_QUEUES)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each, worst
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
 from popgate.answers import error_of
-from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
+from popgate.errors import BrokerUnavailable, GatewayError, GroupNotFound, TopicNotFound, shown
 from popgate.naming import could_be_a_name, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+
+
+class _Found(NamedTuple):
+    """A topic that exists. `unlisted`: brokers that have it and have not reported it to name servers yet."""
+
+    name: str
+    route: TopicRoute | None
+    unlisted: tuple[str, ...]
 
 
 class Deletion:
@@ -37,10 +46,10 @@ class Deletion:
         async with self._topics.topic_turns.of(name):
             route = await self._routes.now(name)
             groups = await self._readers_of(name, [broker.name for broker in route.brokers])
+            # Found first: once the topic is gone, a repeated call would not come to them.
+            retries = await self._found(_retry_topics(name, groups), {data.name for data in route.brokers})
             await self._delete(name, route)
-            brokers = {broker.name for broker in route.brokers}
-            for retries in _retry_topics(name, groups):
-                await self._delete_if_there(retries, brokers)
+            await self._delete_found(retries)
 
     async def delete_group(self, name: str) -> None:
         """With its positions and its retries; its dead letters stay, as with RocketMQ's own tools."""
@@ -50,29 +59,49 @@ class Deletion:
             await self._groups.group_now(name)
             read = await self._groups.topics_read_by(name)
             masters = await self._access.masters()
+            retries = await self._found(
+                (retry_topic for topic in read for retry_topic in _retry_topics(topic, [name])), set(masters)
+            )
             _, failures = await of_each(masters, lambda broker: self._groups.delete_group_at(broker, name))
             self._groups.group_settings.forget(name)
             if failures:
                 raise worst(failures)
-            for retries in (retry_topic for topic in read for retry_topic in _retry_topics(topic, [name])):
-                await self._delete_if_there(retries, set(masters))
+            await self._delete_found(retries)
             await self._groups.drop_stale_positions(name, masters)
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _delete_if_there(self, topic: str, brokers: set[str]) -> None:
-        """Also at brokers that have it and have not told the name servers yet."""
-        try:
-            route = await self._routes.now(topic)
-        except TopicNotFound:
-            route = None
-        listed = {data.name for data in route.brokers} if route is not None else set()
-        unlisted = await self._access.unlisted(topic, sorted(brokers - listed))
-        _, failures = await of_each(unlisted, lambda broker: self._delete_at(broker, topic))
+    async def _found(self, topics: Iterable[str], brokers: set[str]) -> list[_Found]:
+        """Those of the topics that exist, also at brokers that have not reported them to name servers yet."""
+        existing = []
+        for topic in topics:
+            try:
+                route = await self._routes.now(topic)
+            except TopicNotFound:
+                route = None
+            listed = {data.name for data in route.brokers} if route is not None else set()
+            unlisted = await self._access.unlisted(topic, sorted(brokers - listed))
+            if route is not None or unlisted:
+                existing.append(_Found(topic, route, tuple(unlisted)))
+        return existing
+
+    async def _delete_found(self, topics: Iterable[_Found]) -> None:
+        """Delete all that can be deleted, then raise the first failure."""
+        failure: GatewayError | None = None
+        for topic in topics:
+            try:
+                await self._delete_everywhere(topic)
+            except GatewayError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _delete_everywhere(self, topic: _Found) -> None:
+        _, failures = await of_each(topic.unlisted, lambda broker: self._delete_at(broker, topic.name))
         if failures:
             raise worst(failures)
-        if route is not None:
-            await self._delete(topic, route)
+        if topic.route is not None:
+            await self._delete(topic.name, topic.route)
 
     async def _delete_at(self, broker: str, topic: str) -> None:
         await self._client.done(

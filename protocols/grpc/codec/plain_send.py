@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PRINTABLE: Final = bytes(range(0x20, 0x7F))
 MOST_MESSAGES: Final = 1024
 """Of one request; as a send may have by default. Larger ones are left to the library, and to the limits."""
+MOST_TEXTS: Final = 32
+MOST_TEXT_BYTES: Final = 1 << 15
+"""Properties and keys of a message, and bytes of them: more are left to the library, because the cost of
+gathering them here grows with their square. No send may have more bytes of them."""
 _UNDERSCORE: Final = 0x5F
 _SIZE_BITS: Final = 28
 _NUMBER_BITS: Final = 42
@@ -146,7 +150,8 @@ class _Reader:
             if tag == 0x0A and not has_topic:
                 has_topic = True
                 field = data[at:after]
-                if field != self._topic and not self._is_first_topic(field, at, after):
+                # An empty one is none: it must not count as that of a message before.
+                if not field or (field != self._topic and not self._is_first_topic(field, at, after)):
                     return False
             elif tag == 0x12:
                 if not self._property(at, after):
@@ -188,7 +193,7 @@ class _Reader:
         data = self._data
         size: i64
         after: i64
-        if at >= end or data[at] != 0x0A:
+        if self._properties >= MOST_TEXTS or at >= end or data[at] != 0x0A:
             return False
         size, at = _size(data, at + 1, end)
         if size < 1 or data[at] == _UNDERSCORE:
@@ -211,7 +216,7 @@ class _Reader:
                 return False  # of two with one name the last counts
             self._user = b"%b%b\x01%b\x02" % (user, name, value)
         self._properties += 1
-        return True
+        return self._text <= MOST_TEXT_BYTES
 
     def _system(self, at: i64, end: i64) -> bool:
         """What a message says of itself beside its properties; then all of it is known."""
@@ -263,11 +268,13 @@ class _Reader:
                     tags = self._tags
             elif tag == 0x12:
                 field = data[at:after]
-                if not field or field.isspace():
+                if len(keys) >= MOST_TEXTS or not field or field.isspace():
+                    return False
+                self._text += size
+                if self._text > MOST_TEXT_BYTES:
                     return False
                 joined = b"%b %b" % (joined, field) if keys else field
                 keys = (*keys, field.decode("latin-1"))
-                self._text += size
             elif tag == 0x42 and not has_host:
                 has_host = True
                 host = data[at:after]

@@ -98,12 +98,13 @@ class Neighbours:
         return await self._asking.consume_here(client, message)
 
     async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
-        """As the clients report them; the gateway that asks translates numbers of mapped groups."""
+        """As the clients report them, in offsets: a broker knows no numbers of mapped groups."""
         topic, group = text(fields, "topic"), text(fields, "group")
         positions = await self._asking.positions_here(Context(), topic, group, fields.get("clientAddr", ""))
         if positions is None:
             return _NOT_HERE
-        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(positions))
+        real = await self._asking.real_positions(Context(), group, positions)
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(real))
 
 
 def _no_address(_context: Context) -> str:

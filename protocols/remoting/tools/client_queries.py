@@ -190,20 +190,31 @@ class ClientQueryHandler:
         else:
             here = await self.positions_here(context, topic, group, fields.get("clientAddr", ""))
             wanted = self._behind.there and (here is None or not fields.get("clientAddr"))
-            elsewhere = await self._behind.positions_elsewhere(context, fields, group) if wanted else None
+            elsewhere = None
+            try:
+                if wanted:
+                    elsewhere = await self._behind.positions_elsewhere(context, fields, group)
+            except GatewayError:
+                if here is None:
+                    raise
             answers = [positions for positions in (elsewhere, here) if positions is not None]
         if not answers:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
             )
-        merged = {
+        merged = {client_id: offsets for positions in answers for client_id, offsets in positions.items()}
+        return request.answer(body=encode_positions(await self.real_positions(context, group, merged)))
+
+    async def real_positions(
+        self, context: Context, group: str, positions: Mapping[str, Mapping[MessageQueue, int]]
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """The positions by client id, with those of the group in the place of numbers of a mapped group."""
+        return {
             client_id: {
-                queue: await self._position(request, group, queue, at) for queue, at in offsets.items()
+                queue: await self._position(context, group, queue, at) for queue, at in offsets.items()
             }
-            for positions in answers
             for client_id, offsets in positions.items()
         }
-        return request.answer(body=encode_positions(merged))
 
     async def positions_here(
         self, context: Context, topic: str, group: str, client_id: str
@@ -243,13 +254,13 @@ class ClientQueryHandler:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _position(self, request: Request, group: str, queue: MessageQueue, at: int) -> int:
+    async def _position(self, context: Context, group: str, queue: MessageQueue, at: int) -> int:
         """A client's position; for a number of a mapped group, the position of the group."""
         if not is_virtual(at):
             return at
         place = queue.topic, queue.broker, queue.queue_id
         with contextlib.suppress(GatewayError):
-            done = await self._processor.offsets.committed(request.context, group, *place)
+            done = await self._processor.offsets.committed(context, group, *place)
             return done if done is not None else -1
         return -1
 

@@ -20,6 +20,7 @@ from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection, decod
 from popgate.wire.bodies.small_bodies import MessageQueue, decode_kv_table
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.merged_responses import (
     Producers,
     alike,
@@ -139,16 +140,27 @@ class BrokersBehind:
     async def positions_elsewhere(
         self, context: Context, fields: Mapping[str, str], group: str
     ) -> dict[str, dict[MessageQueue, int]] | None:
-        """As a broker of a cluster reports them, which asks the members one after the other; None: none does.
+        """As the brokers of the topic report them, which ask the members connected to them; None: none does.
 
-        Raises BrokerUnavailable (what it answered makes no sense).
+        Raises as `figures`, and BrokerUnavailable for an answer that cannot be decoded.
         """
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        answer = await self.client_answer(context, code, fields, group=group)
-        try:
-            return decode_positions(answer.body) if answer is not None else None
-        except PeerWireError as error:
-            raise BrokerUnavailable(f"the positions that a broker answered make no sense: {error}") from None
+        relayed = await self._relaying.relay(context, code, fields, topic=text(fields, "topic"), group=group)
+        merged: dict[str, dict[MessageQueue, int]] = {}
+        failures: list[GatewayError] = list(relayed.failures.values())
+        for broker, answer in relayed.answers.items():
+            if answer.code != ResponseCode.SUCCESS:
+                continue
+            try:
+                positions = decode_positions(answer.body)
+            except PeerWireError as error:
+                failures.append(BrokerUnavailable(f"positions from broker {broker} make no sense: {error}"))
+                continue
+            for client_id, offsets in positions.items():
+                merged.setdefault(client_id, {}).update(offsets)
+        if failures and not merged:
+            raise failures[0]
+        return merged or None
 
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""

@@ -8,10 +8,9 @@ from benchmarks.stages import shares, stage_of
 
 DRIVER = "popgate/sockets/wire_driver.py"
 BELOW = f"main (proxy/serve_process.py:9);run (asyncio/runners.py:118);buffer_updated ({DRIVER}:107)"
+DISPATCHER = "protocols/grpc/rpcs/dispatcher.py"
 RECEIVED = "protocols/grpc/codec/received_message.py"
-CALL = (
-    f"{BELOW};Running._step (protocols/eager_tasks.py:90);Door.unary (protocols/grpc/rpcs/dispatcher.py:210)"
-)
+CALL = f"{BELOW};EagerTask._step (protocols/eager_tasks.py:90);Door.unary ({DISPATCHER}:210)"
 
 
 def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -84,6 +85,34 @@ async def test_who_comes_meanwhile_is_left_also_when_the_reset_fails() -> None:
     async with listeners.during(Reset(Context(), "readers", "orders")):
         pass
     assert books.lines == ["a before", "a before", "a after {}"]
+
+
+async def test_who_comes_meanwhile_is_left_also_when_another_cannot_be_entered() -> None:
+    listeners, left = ResetListeners(), asyncio.Event()
+    failed = asyncio.Event()
+
+    @asynccontextmanager
+    async def broken(reset: Reset) -> AsyncIterator[None]:
+        failed.set()
+        raise OSError("away")
+        yield
+
+    @asynccontextmanager
+    async def slow(reset: Reset) -> AsyncIterator[None]:
+        await failed.wait()
+        try:
+            yield
+        finally:
+            left.set()
+
+    async def reset_while_they_come() -> None:
+        async with listeners.during(Reset(Context(), "readers", "orders")):
+            listeners.add(slow)
+            listeners.add(broken)
+
+    with pytest.raises(OSError, match="away"):
+        await reset_while_they_come()
+    assert left.is_set()
 
 
 async def test_of_a_reset_that_fails_nothing_is_reported() -> None:

@@ -55,7 +55,7 @@ def test_a_later_layer_wins_whichever_names_are_used(tmp_path: Path) -> None:
 def test_a_setting_under_both_names_in_one_layer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "popgate.toml"
     file.write_text("[embedded]\nmax_known_sends = 10\ndedup_max_ids = 20\n")
-    with pytest.raises(SettingsWrong, match=r"max_known_sends is the former name of embedded\.dedup_max_ids"):
+    with pytest.raises(SettingsWrong, match=r"max_known_sends in .* is the former name of"):
         load_settings(config=file, environment={})
 
 
@@ -63,8 +63,27 @@ def test_a_wrong_value_under_a_former_name_is_refused(tmp_path: Path) -> None:
     examined = examine(environment={}, flags={"embedded": {"max_known_sends": 1}})
     assert examined.settings is None
     (mistake,) = examined.mistakes
-    assert "embedded.dedup_max_ids" in mistake.sentence
+    assert mistake.sentence.startswith("embedded.max_known_sends among the flags")
     assert "greater than or equal to 2" in mistake.sentence
+
+
+def test_a_setting_under_both_names_is_the_only_fault_of_its_layer() -> None:
+    flags = {"embedded": {"keep_free_bytes": 1, "min_free_disk_bytes": 2, "repeat_window_s": 3}}
+    examined = examine(environment={}, flags=flags)
+    assert [mistake.path for mistake in examined.mistakes] == [("embedded", "keep_free_bytes")]
+
+
+def test_former_names_are_not_suggested() -> None:
+    examined = examine(environment={"POPGATE_EMBEDDED__MAX_KNOWN_SEND": "1"}, flags={})
+    assert "MAX_KNOWN_SENDS" not in examined.mistakes[0].sentence
+
+
+def test_the_place_is_that_of_the_layer_that_counts(tmp_path: Path) -> None:
+    file = tmp_path / "popgate.toml"
+    file.write_text("[embedded]\ndedup_max_ids = 4096\n")
+    variable = environment_name(("embedded", "max_known_sends"))
+    configuration = Configuration(file, {variable: "8192"}, {})
+    assert configuration.place("embedded.dedup_max_ids") == variable
 
 
 def test_config_check_warns_of_a_former_name_with_its_line(tmp_path: Path) -> None:

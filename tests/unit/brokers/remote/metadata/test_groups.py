@@ -11,6 +11,7 @@ from popgate.errors import (
     AlreadyExists,
     BrokerBusy,
     BrokerUnavailable,
+    GatewayError,
     GroupNotFound,
     TopicNotFound,
     Unsupported,
@@ -244,6 +245,31 @@ async def test_a_group_is_deleted_with_retries_that_name_servers_do_not_know_yet
         ("broker-b", "%RETRY%g+T"),
         ("name server", "%RETRY%g_T"),
     ]
+
+
+async def test_a_group_stays_when_its_retries_cannot_be_found(cluster, facet):
+    """Once it is gone a repeated call would not come to them."""
+    cluster.masters["broker-b"].on(
+        RequestCode.GET_TOPIC_CONFIG, lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "no")
+    )
+    with pytest.raises(GatewayError):
+        await facet.delete_group("g")
+    assert all("g" in groups for groups in cluster.groups.values())
+    assert not cluster.deleted
+
+
+async def test_retries_are_deleted_when_others_cannot_be_deleted(cluster, facet):
+    def refuse_one(request):
+        if request.fields["topic"] == "%RETRY%g_T":
+            return request.answer(ResponseCode.SYSTEM_ERROR, "no")
+        return cluster.delete_topic("broker-a", request)
+
+    for topic in ("%RETRY%g_T", "%RETRY%g+T"):
+        cluster.servers.add_topic(topic, "broker-a")
+    cluster.masters["broker-a"].on(RequestCode.DELETE_TOPIC_IN_BROKER, refuse_one)
+    with pytest.raises(GatewayError):
+        await facet.delete_group("g")
+    assert cluster.deleted == [("broker-a", "%RETRY%g+T"), ("name server", "%RETRY%g+T")]
 
 
 async def test_stale_positions_are_deleted_before_a_group_is_made(cluster, facet):

@@ -11,7 +11,13 @@ from popgate.messages.packed_messages import PackedMessages
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from protocols.grpc.codec.packer import Packer
-from protocols.grpc.codec.plain_send import MOST_MESSAGES, PlainSend, read_plain
+from protocols.grpc.codec.plain_send import (
+    MOST_MESSAGES,
+    MOST_TEXT_BYTES,
+    MOST_TEXTS,
+    PlainSend,
+    read_plain,
+)
 from protocols.grpc.codec.request_reader import reader_of
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
@@ -201,3 +207,36 @@ def test_a_reader_reads_plain_sends_where_it_is_to():
     assert isinstance(reader_of(rpc.SendMessageRequest, plain=False)(data), rpc.SendMessageRequest)
     assert isinstance(reader_of(rpc.SendMessageRequest, plain=True)(other), rpc.SendMessageRequest)
     assert isinstance(reader_of(rpc.QueryRouteRequest, plain=True)(data), rpc.QueryRouteRequest)
+
+
+def test_an_empty_topic_is_none_of_a_message_before() -> None:
+    """Its properties would lack one, whose place the id could fill with a property of its own."""
+    injected = plain()
+    injected.topic.name = ""
+    injected.system_properties.message_id = "01\x02TIMER_DELIVER_MS\x014102444800000\x02"
+    assert read_plain(request(injected, plain())) is None
+    injected.system_properties.message_id = "01AB"
+    assert read_plain(request(injected, plain())) is None
+    assert read_plain(request(plain(), plain())) is not None
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_many_keys_and_properties_are_left_to_the_library(more: int) -> None:
+    keys = plain(keys=["k"] * (MOST_TEXTS + more))
+    properties = plain()
+    properties.user_properties.clear()
+    for number in range(MOST_TEXTS + more):
+        properties.user_properties[f"p{number}"] = "v"
+    for message in (keys, properties):
+        assert (read_plain(request(message)) is None) == bool(more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_long_texts_are_left_to_the_library(more: int) -> None:
+    message = plain(tag="", keys=["k" * (MOST_TEXT_BYTES + more)])
+    message.user_properties.clear()
+    assert (read_plain(request(message)) is None) == bool(more)
+    message = plain(tag="", keys=[])
+    message.user_properties.clear()
+    message.user_properties["p"] = "v" * (MOST_TEXT_BYTES - 1 + more)
+    assert (read_plain(request(message)) is None) == bool(more)

@@ -243,7 +243,7 @@ class TestClients:
     async def test_scenario_14_positions_of_clients_of_other_replicas(
         self, stage: Stage, caller: Caller, brokers: Brokers
     ) -> None:
-        """One broker is asked, and only for what this gateway does not have."""
+        """The brokers of the topic are asked for what this gateway does not have; a failure loses nothing."""
         code = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         queue = MessageQueue("orders", "broker-a", 1)
         fields = {"topic": "orders", "group": "readers"}
@@ -262,9 +262,14 @@ class TestClients:
         assert decode_positions(answer.body) == {"there@1": {queue: 7}, "client@1": {queue: 9}}
         answer = await caller.ok(code, {**fields, "clientAddr": "client@1"})
         assert decode_positions(answer.body) == {"client@1": {queue: 9}}
-        assert [name for name, _, _ in brokers.asked] == ["broker-a"]
-        brokers.tell(code, b"[")
-        assert (await caller.ask(code, fields)).code == ResponseCode.SYSTEM_ERROR
+        assert [name for name, _, _ in brokers.asked] == ["broker-a", "broker-b"]
+        brokers.tell(code, b"[", BrokerUnavailable("gone"))
+        assert decode_positions((await caller.ok(code, fields)).body) == {"client@1": {queue: 9}}
+        elsewhere = {**fields, "clientAddr": "there@1"}
+        assert (await caller.ask(code, elsewhere)).code == ResponseCode.SYSTEM_ERROR
+        brokers.tell(code, encode_positions({"a@1": {queue: 1}}), encode_positions({"b@1": {queue: 2}}))
+        answer = await caller.ok(code, fields)
+        assert decode_positions(answer.body).keys() == {"a@1", "b@1", "client@1"}
 
     async def test_scenario_14_a_client_of_another_replica_consumes_a_message(
         self, stage: Stage, caller: Caller, brokers: Brokers
