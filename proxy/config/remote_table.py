@@ -64,11 +64,11 @@ class Remote(Group):
     max_links: Count = Field(default=64, ge=1, le=1024)
     """Connections to one broker. As many are opened as the largest group of this gateway has clients; each
     takes a socket on both sides and some 75 kB here. A broker registers one client of a group per connection;
-    further clients of the group share one, and the cluster's tools show them as one."""
+    further clients of the group are not registered themselves, and the cluster's tools do not show them."""
     transaction_key: Secret = ""
     """Key that seals transaction ids, at least 16 characters, the same for all gateways of the cluster.
-    Without it each process generates its own, and a transaction can be ended only through the process that
-    accepted its message. It is never shown. A file is safer."""
+    Without it each gateway generates one at its start, and a transaction can be ended only through the
+    gateway that accepted its message, and not after its restart. It is never shown. A file is safer."""
     transaction_key_file: str = Field(default="", max_length=4096)
     """File that contains that key, read at startup; surrounding whitespace is ignored."""
     transaction_key_before: Secret = ""

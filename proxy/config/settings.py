@@ -69,13 +69,13 @@ class Settings(Group):
     )
     """Listeners for clients, one URL each: `grpc://host:port` or `grpc+unix:/path` (a Unix socket), and
     `remoting://host:port` for classic RocketMQ 4 and 5 clients, for which it is the name server. Port 0
-    selects a free port, which is printed. Options: `?tls=true`, `false` or `permissive` (both) overrides
-    `tls.mode`; `advertised=host:port` for this listener only; `mode=660` sets the permissions of a Unix
-    socket; `transport=grpcio` uses the grpcio library instead of the gateway's own HTTP/2;
-    `proxy_protocol=true`, for remoting behind a balancer that sends a PROXY protocol header (version 1 or 2).
-    `grpc+remoting://host:port` serves both on one port and detects the protocol by the first byte. Neither it
-    nor `tls=permissive` can be combined with `transport=grpcio`; with either of them `proxy_protocol` applies
-    to gRPC too."""
+    selects a free port, which is printed. Options: `?tls=true` (TLS only), `false` (plain text only) or
+    `permissive` (both) overrides `tls.mode`; `advertised=host:port` for this listener only; `mode=660` sets
+    the permissions of a Unix socket; `transport=grpcio` uses the grpcio library instead of the gateway's own
+    HTTP/2; `proxy_protocol=true`, for remoting behind a balancer that sends a PROXY protocol header (version
+    1 or 2). `grpc+remoting://host:port` serves both on one port and detects the protocol by the first byte.
+    Neither it nor `tls=permissive` can be combined with `transport=grpcio`; with either of them
+    `proxy_protocol` applies to gRPC too."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
     """The admin port; `off` disables it. It has no authentication: make it reachable for trusted people
     only."""

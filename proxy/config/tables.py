@@ -74,7 +74,7 @@ class Api(Group):
     """Longest time that a receive may wait for a message."""
     hosts: Texts = ()
     """Host names accepted by the admin port while it listens on loopback only, beside addresses and
-    `localhost`. This keeps out web pages that point their own host name at loopback."""
+    `localhost`: no others, because a web page can point its own name at loopback."""
 
 
 class Advertised(Group):
@@ -107,7 +107,8 @@ class Connections(Group):
     spread over gateways that were added behind a load balancer; 0: never. C# and Rust clients do not reopen
     their telemetry stream, and Python clients only after minutes: until then they receive no transaction
     checks. Rust clients only notice that the connection was closed: their streams and polls end at once, and
-    a call that starts while another one is in progress may fail. Not available with `transport=grpcio`."""
+    a call that starts while another one is in progress may fail. With `transport=grpcio` streams and polls of
+    Rust clients are not ended."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
     """Time that calls in progress on such a connection get to finish; set it higher than
     `limits.max_wait_s`."""
@@ -125,8 +126,8 @@ class Embedded(Group):
     cache_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
     """Memory for blocks read from disk."""
     min_free_disk_bytes: Bytes = 64 << 20
-    """Sends are refused while less than this, or less than a twentieth of a small disk, is free; consumers
-    continue. 0: sends continue until a write fails."""
+    """Sends are refused while less than this is free (on a small disk a twentieth of it); consumers continue.
+    0: sends continue until a write fails."""
     backup_folder: str = Field(default="", max_length=4096)
     """Folder for `popgate backup`; empty: `backups` in the data folder. On another disk it is safer, but
     takes a full copy instead of hard links."""
@@ -139,8 +140,8 @@ class Embedded(Group):
     """A send that repeats a message id within this time gets the result of the first one and is not stored
     again; 0: it is stored again."""
     dedup_max_ids: Count = Field(default=1_048_576, ge=2, le=1 << 26)
-    """Message ids remembered for `dedup_window_s`, at 80 bytes of memory each. If more messages are sent in
-    that time, the window becomes shorter, but never covers less than half of this number; the log and
+    """Message ids remembered for `dedup_window_s`, at 80 bytes of memory each. If more are sent in that time,
+    the window becomes shorter, but covers at least half of this number; the log and
     `popgate_broker_repeat_window_seconds` report it."""
 
 
@@ -148,7 +149,7 @@ class Lite(Group):
     """Lite topics: lightweight queues within a topic; each client subscribes to its own."""
 
     max_name_bytes: Count = Field(default=64, ge=1, le=255)
-    """Longest name of a lite topic; also sent to clients."""
+    """Longest name of a lite topic, in characters; also sent to clients."""
     max_per_client: Count = Field(default=1200, ge=0, le=1_000_000)
     """Lite topics that one client may subscribe to, unless the group's attribute `lite.sub.client.quota` sets
     another number; also sent to clients."""
@@ -257,8 +258,8 @@ class Broadcast(Group):
     """Broadcast groups: every client receives every message."""
 
     expiry_s: Seconds = Field(default=86_400.0, ge=60)
-    """A client that has not received for this time is removed together with its position; this happens up to
-    a quarter later, in case the wall clock jumped or the gateway was down."""
+    """A client that has not received for this time is removed together with its position, at least a quarter
+    of the time later, because the wall clock may have jumped or the gateway may have been down."""
     max_members: Count = Field(default=10_000, ge=1, le=100_000)
     """Clients of one broadcast group with a position of their own."""
 
@@ -337,28 +338,27 @@ class Transactions(Group):
     check_interval_s: Seconds = Field(default=30.0, gt=0)
     """Interval between further checks."""
     max_checks: Count = Field(default=15, ge=1)
-    """After this many checks without an outcome, the message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+    """After a producer was asked this many times without an outcome, the message is moved to
+    TRANS_CHECK_MAX_TIME_TOPIC."""
     max_age_s: Seconds = Field(default=259_200.0, gt=0)
     """A half message older than this is moved there too, whether it was checked or not."""
 
 
 class Log(Group):
-    """The log, on standard error. It contains ids and sizes, but no message bodies, and no line per
-    message."""
+    """The log, on standard error: ids and sizes, but no message bodies, and no line per message."""
 
     level: LogLevel = LogLevel.INFO
     """Lowest level that is written."""
     format: LogFormat = LogFormat.AUTO
     """`json`, `console`, or `auto`: console on a terminal, otherwise JSON."""
     burst: Count = Field(default=10, ge=1)
-    """Log lines of one kind (same place, same error) written per `window_s`; further ones are only
-    counted."""
+    """Log lines of one kind (same place, same error) per `window_s`; further ones are only counted."""
     window_s: Seconds = Field(default=60.0, gt=0)
     """Time span for `burst`."""
 
 
 class Metrics(Group):
-    """What `/metrics` returns. Metrics per operation are always present; metrics per topic and group are
+    """What `/metrics` returns. Metrics per operation are always present, those per topic and group
     limited."""
 
     max_topics: Count = Field(default=200, ge=0)

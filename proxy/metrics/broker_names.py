@@ -13,7 +13,7 @@ BROKER = (
     Spec(
         "popgate_broker_unfinished_deliveries",
         "gauge",
-        "Messages delivered to a group or skipped by it that are not finished.",
+        "Messages that a group has examined and not finished: delivered, waiting for redelivery, or blocked.",
         over="max",
     ),
     Spec("popgate_broker_waiting_pops", "gauge", "Requests that wait for messages in the broker."),
@@ -267,7 +267,7 @@ OF_CLIENTS = (
     Spec(
         "popgate_broker_checks_settled_total",
         "counter",
-        "Transaction checks answered at once because the transaction had ended.",
+        "Transaction checks answered without asking a producer, because the transaction had ended.",
     ),
     Spec(
         "popgate_broker_checks_unreadable_total", "counter", "Transaction checks that could not be decoded."

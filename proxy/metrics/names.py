@@ -81,9 +81,9 @@ _REMOTING = _of_connections(
     "requests",
     "Long polls refused because four times `connections.max_streams` were waiting on their connection.",
     "Connections closed because of their peer: protocol errors (`bad_frame`, `bad_proxy_header`), TLS where"
-    " it is not enabled (`tls`), less than the minimum progress of a request or of reading responses for a"
-    " minute (`slow_requests`, `answers_unread`), or, when incomplete requests take too much memory, the"
-    " connection that holds most of it (`holding`).",
+    " it is not enabled (`tls`), a request that arrives too slowly for a minute (`slow_requests`), responses"
+    " that are read too slowly for a minute (`answers_unread`), or the most memory when incomplete requests"
+    " exceed their limit (`holding`).",
 )
 _SNIFFING = (
     *_of_connections(
@@ -162,7 +162,8 @@ _STANDINGS = (
     Spec(
         "popgate_group_lag",
         "gauge",
-        "Messages that the group has not finished: the sum of the next four.",
+        "Messages that the group has not finished: the sum of the next four. In front of a RocketMQ cluster"
+        " only `unread` and `free` are known, so messages in flight are not counted.",
         _BOTH,
         over="max",
     ),
@@ -172,21 +173,21 @@ _STANDINGS = (
     Spec(
         "popgate_group_in_flight",
         "gauge",
-        "Unfinished messages that were delivered and are invisible.",
+        "Unfinished messages that were delivered and are invisible. Embedded broker only.",
         _BOTH,
         over="max",
     ),
     Spec(
         "popgate_group_free",
         "gauge",
-        "Unfinished messages that wait for their next delivery.",
+        "Unfinished messages that were delivered before and can be delivered again now.",
         _BOTH,
         over="max",
     ),
     Spec(
         "popgate_group_behind",
         "gauge",
-        "Unfinished messages that wait for an earlier one of their message group.",
+        "Unfinished messages that wait for an earlier one of their message group. Embedded broker only.",
         _BOTH,
         over="max",
     ),
@@ -293,7 +294,9 @@ _GATEWAY = (
     ),
     Spec("popgate_known_routes", "gauge", "Topic routes in the cache.", over="max"),
     Spec(
-        "popgate_known_holders", "gauge", "Clients that hold messages which the gateway renews or releases."
+        "popgate_known_holders",
+        "gauge",
+        "Push consumers that hold messages, or held some and are still known.",
     ),
     Spec("popgate_waiting_receives", "gauge", "Receives and pulls that are waiting for messages."),
     Spec(

@@ -15,6 +15,7 @@ SENT_TWICE = "its producer sent it again"
 RETRIED = "a pop had it when its group changed, and it came back as a retry"
 READ_ANEW = "it was popped, and its queue was read by offset from a position below it"
 POPPED_ANEW = "it was read by offset, and popped from a position below it"
+SET_BACK = "it was popped, true pull stored a position below it, and it was popped from there"
 TAKEN_OVER = "its queue went to another member, which read it from a position below it"
 
 
@@ -64,6 +65,13 @@ def why_again(earlier: Any, later: Any, changes: list[tuple[int, int]], *, sent_
             return READ_ANEW
         case False, True:
             return POPPED_ANEW
+        case True, True if _changed_twice(earlier["when"], later["when"], changes):
+            return SET_BACK
         case False, False if earlier["by"] != later["by"]:
             return TAKEN_OVER
     return ""
+
+
+def _changed_twice(earlier_ms: int, later_ms: int, changes: list[tuple[int, int]]) -> bool:
+    """Whether the group went to true pull and back: a change is felt before it as well."""
+    return sum(earlier_ms - NEAR_MS <= end <= later_ms for _, end in changes) > 1

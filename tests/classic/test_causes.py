@@ -12,6 +12,7 @@ from tests.classic.switches import (
     READ_ANEW,
     RETRIED,
     SENT_TWICE,
+    SET_BACK,
     TAKEN_OVER,
     VIRTUAL,
     causes_of,
@@ -69,3 +70,10 @@ def test_a_cause_is_near_a_change(earlier: Any, later: Any, cause: str) -> None:
 def test_a_message_that_was_sent_again_is_another_one() -> None:
     pair = came(1, popped=True), came(2, popped=True, id="2")
     assert why_again(*pair, [], sent_again=True) == SENT_TWICE
+
+
+@pytest.mark.parametrize(("mapped", "cause"), [(PULLED + 1_000, SET_BACK), (PULLED + 3_000, "")])
+def test_a_position_is_set_back_only_by_a_change_and_back(mapped: int, cause: str) -> None:
+    changes = [(JOINS, PULLED), (PULLED + 500, mapped)]
+    later = came(PULLED + 2_000, popped=True)
+    assert why_again(came(JOINS - 50, popped=True), later, changes) == cause

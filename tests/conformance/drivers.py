@@ -29,6 +29,7 @@ from popgate.testing.made import (
     made_once,
     run_tool,
 )
+from tests.outside.go_programs import go_program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -191,6 +192,14 @@ def _with_sources(lock: str, example: str) -> str:
 def without_sources(lock: str) -> str:
     """A lock file of cargo as it is kept here."""
     return re.sub(r"^source = .*\n", "", lock, flags=re.MULTILINE)
+
+
+# go
+
+
+def go_client() -> Path:
+    """The driver of the official Go client, compiled once. Raises Missing."""
+    return go_program("go-client", ".", HERE / "go")
 
 
 # making

@@ -1,4 +1,4 @@
-"""What Go's ordered consumer is sent. Its client is in no registry: a raw one names itself so.
+"""What Go's ordered consumer is sent; a raw client names itself so. The client itself: `test_go_client.py`.
 
 Go's consumer of a message that failed tries it again later by itself, and does not wait for that before it
 takes the next message of the same answer (seen: 0 1 2 1 3). Order holds only if no answer has two messages
@@ -23,7 +23,6 @@ from popgate.testing.gateway import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from tests.conformance.go_channel import GoChannel
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
@@ -37,7 +36,7 @@ GROUPS = "abcd"
 class Raw:
     """Sends requests under the headers of a language."""
 
-    def __init__(self, channel: grpc.Channel | GoChannel, language: str) -> None:
+    def __init__(self, channel: grpc.Channel, language: str) -> None:
         self._channel = channel
         self._metadata = (
             ("x-mq-language", language),

@@ -32,7 +32,7 @@ FIGURES: Final[Mapping[str, tuple[str, str]]] = {
     "state_rows": ("gauge", "Rows of state held by the query."),
     "late_rows_total": (
         "counter",
-        "Rows dropped as later than the watermark since the driver began to report.",
+        "Rows dropped because they arrived too late for the watermark, since the driver began to report.",
     ),
 }
 """Of a query."""

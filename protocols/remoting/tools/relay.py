@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from brokers.relay import BrokerAnswer
 from popgate.context import Context
-from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
+from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.wire.bodies.broker_stats import Rates, decode_producers
 from popgate.wire.bodies.consumer_info import decode_positions
 from popgate.wire.bodies.heartbeats import Connection, ConsumerConnection, decode_producer_connections
@@ -145,7 +145,11 @@ class BrokersBehind:
         Raises as `figures`, and BrokerUnavailable for an answer that cannot be decoded.
         """
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        relayed = await self._relaying.relay(context, code, fields, topic=text(fields, "topic"), group=group)
+        topic = text(fields, "topic")
+        try:
+            relayed = await self._relaying.relay(context, code, fields, topic=topic, group=group)
+        except TopicNotFound:  # members may have subscribed to a topic that does not exist yet
+            relayed = await self._relaying.relay(context, code, fields, group=group)
         merged: dict[str, dict[MessageQueue, int]] = {}
         failures: list[GatewayError] = list(relayed.failures.values())
         for broker, answer in relayed.answers.items():
