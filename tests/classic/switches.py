@@ -73,5 +73,5 @@ def why_again(earlier: Any, later: Any, changes: list[tuple[int, int]], *, sent_
 
 
 def _changed_twice(earlier_ms: int, later_ms: int, changes: list[tuple[int, int]]) -> bool:
-    """Whether the group went to true pull and back: a change is felt before it as well."""
-    return sum(earlier_ms - NEAR_MS <= end <= later_ms for _, end in changes) > 1
+    """Whether the group went to true pull and back: a change is felt from its beginning on."""
+    return sum(earlier_ms - NEAR_MS <= end and begin <= later_ms for begin, end in changes) > 1

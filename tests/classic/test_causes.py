@@ -72,8 +72,8 @@ def test_a_message_that_was_sent_again_is_another_one() -> None:
     assert why_again(*pair, [], sent_again=True) == SENT_TWICE
 
 
-@pytest.mark.parametrize(("mapped", "cause"), [(PULLED + 1_000, SET_BACK), (PULLED + 3_000, "")])
-def test_a_position_is_set_back_only_by_a_change_and_back(mapped: int, cause: str) -> None:
-    changes = [(JOINS, PULLED), (PULLED + 500, mapped)]
+@pytest.mark.parametrize(("leaves", "cause"), [(PULLED + 500, SET_BACK), (PULLED + 2_500, "")])
+def test_a_position_is_set_back_only_by_a_change_and_back(leaves: int, cause: str) -> None:
+    changes = [(JOINS, PULLED), (leaves, leaves + 3_000)]
     later = came(PULLED + 2_000, popped=True)
     assert why_again(came(JOINS - 50, popped=True), later, changes) == cause
