@@ -26,6 +26,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from tests.crash.records import Send, Stored
 from tests.replicas.ledger import NEVER, Delivery, End, Fate, Ledger
+from tests.rolls.excuses import Stamped
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 OFFICIAL = Path(__file__).with_name("official.py")
@@ -548,7 +549,7 @@ class Official:
         self.process: asyncio.subprocess.Process | None = None
         self.held: dict[str, Delivery] = {}
         self.killed = False
-        self.failures: list[str] = []
+        self.failures = Stamped()
         """What its user saw fail."""
 
     async def run(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests.replicas.books import Took
 from tests.replicas.classic import ClassicClients, ClassicLedger
 from tests.replicas.clients import Official, Stage
 from tests.replicas.ledger import Delivery, Fate, Ledger
-from tests.rolls.excuses import AT_A_DRAIN_S, WHILE_IT_DRAINS_S
+from tests.rolls.excuses import AT_A_DRAIN_S, GOAWAY_MET, WHILE_IT_DRAINS_S, Stamped
 
 HOLD_S = 30
 """The invisible time of simple consumers: longer than a machine stands still, and what a killed gateway took
@@ -43,18 +43,6 @@ _UNDER_WAY_S = 1.0
 """For so long after a message came its acknowledgement may be under way."""
 
 
-class Stamped(list[str]):
-    """Failures, and when each was noticed: seconds of the monotonic clock."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.moments: list[float] = []
-
-    def append(self, why: str, at: float | None = None) -> None:
-        super().append(why)
-        self.moments.append(time.monotonic() if at is None else at)
-
-
 @dataclass
 class Kit:
     """Clients of one program. `groups`: what each consumer group reads."""
@@ -70,6 +58,8 @@ class Kit:
     """A pattern of failures that no gateway can keep from its users, for it makes them itself,"""
     fails_within_s: float = AT_A_DRAIN_S
     """and how long after the beginning of a drain it may."""
+    all_sent: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing is sent any more, and `ledger` has all that was."""
 
     def named(self, name: str) -> str:
         return f"{self.prefix}-{name}"
@@ -83,8 +73,15 @@ class Kit:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Send no more, and finish what was sent."""
+        """Send no more, and finish what was sent; `all_sent` says when the last has been answered."""
         raise NotImplementedError
+
+    async def produce(self, producing: Awaitable[None]) -> None:
+        """Wait for what sends, to its end."""
+        try:
+            await producing
+        finally:
+            self.all_sent.set()
 
     def end(self) -> None:
         """Leave, as clients do."""
@@ -114,7 +111,7 @@ class PythonKit(Kit):
     """The official Python client: a producer and a simple consumer, with `push` also a push consumer."""
 
     def __init__(self, prefix: str, balanced: str, replicas: Sequence[str], *, push: bool) -> None:
-        super().__init__("Python", prefix, Ledger(rocketmq=True))
+        super().__init__("Python", prefix, Ledger(rocketmq=True), fails_by_itself=GOAWAY_MET)
         stage = self._stage = Stage(self.ledger, replicas, balanced, prefix, 1)
         stage.official_hold_s, stage.consume_timeout_s = HOLD_S, PUSH_HOLD_S
         roles = {"producer": "official", "simple": "simple"} | ({"push": "push"} if push else {})
@@ -131,7 +128,8 @@ class PythonKit(Kit):
         )
 
     async def run(self) -> None:
-        await asyncio.gather(*(one.run() for one in self._officials))
+        producer, *consumers = self._officials
+        await asyncio.gather(self.produce(producer.run()), *(one.run() for one in consumers))
 
     def stop(self) -> None:
         self._stage.sending = False
@@ -179,9 +177,9 @@ class ClassicKit(Kit):
         return Counter({"producer": counts["producer sent"], **done})
 
     async def run(self) -> None:
-        await asyncio.gather(
-            *(one.run(self._sent if one.role == "producer" else self._over) for one in self._crowd)
-        )
+        producer, *consumers = self._crowd
+        consuming = (one.run(self._over) for one in consumers)
+        await asyncio.gather(self.produce(producer.run(self._sent)), *consuming)
 
     def stop(self) -> None:
         self._sent.set()
@@ -228,6 +226,9 @@ class DrivenKit(Kit):
         return super().row()
 
     async def run(self) -> None:
+        await self.produce(self._drive())
+
+    async def _drive(self) -> None:
         driver = self._driver = Driver(self._command, self._balanced, self._folder)
         try:
             params = {"topic": self.named("topic"), "group": self.named("group")}
