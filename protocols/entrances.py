@@ -17,6 +17,7 @@ from protocols.admission import Admission
 from protocols.handed_connections import Listener
 from protocols.observers import ConnectionObserver
 from protocols.proxy_protocol import read_header
+from protocols.refused_clients import shake_hands
 from protocols.secured import HandedOver, TlsAcceptor, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
 
@@ -216,6 +217,14 @@ class Entrance:
         guest.place = self.admission.enter(peer)
         return guest.place is not None
 
+    async def shake_hands(self, guest: Guest, sock: socket.socket, peer: tuple[str, int] | None) -> None:
+        """TLS with a connection; `peer`: its client, by a balancer's header. Raises OSError."""
+        assert self.tls is not None  # noqa: S101 - who speaks no TLS is not taken so
+        place = f"{self._scheme}://{self.place}"
+        await shake_hands(
+            lambda: guest, sock, self.tls(), timeout_s=self._handshake_s, peer=peer, place=place
+        )
+
     def release(self, guest: Guest) -> None:
         """It is over. May be repeated."""
         place, guest.place = guest.place, None
@@ -224,7 +233,6 @@ class Entrance:
 
     async def _take(self, sock: socket.socket) -> None:
         """Shake hands with who was accepted: it counts as a connection from here on."""
-        assert self.tls is not None  # noqa: S101 - who speaks no TLS is not taken so
         try:
             name = sock.getpeername()
             place = self.admission.enter(None if self._proxied else name)
@@ -236,6 +244,7 @@ class Entrance:
         guest = self._make()
         guest.place = place
         self._observer.handshakes(1)
+        peer = None
         try:
             if self._proxied:
                 proxied = await read_header(sock, self._loop, self._handshake_s)
@@ -243,9 +252,8 @@ class Entrance:
                     sock.close()
                     return
                 guest.begin(proxied)
-            await self._loop.connect_accepted_socket(
-                lambda: guest, sock, ssl=self.tls(), ssl_handshake_timeout=self._handshake_s
-            )
+                peer = proxied.peer
+            await self.shake_hands(guest, sock, peer)
         except (OSError, PeerWireError):  # it is gone, or speaks no TLS that is known here, or took too long
             self._observer.handshake_failed()
             self.release(guest)

@@ -204,9 +204,7 @@ class SniffingEntrance(Entrance):
             return
         self.seen.handshakes(1)
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: guest, sock, ssl=self.tls(), ssl_handshake_timeout=self._handshake_s
-            )
+            await self.shake_hands(guest, sock, guest.told.peer if guest.told is not None else None)
         except OSError:  # it is gone, or speaks no TLS that is known here, or took too long
             if not guest.is_served:
                 self.seen.handshake_failed()

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_LOOK_S: Final = 1.0
-"""The files are looked at when a client connects, but no more often than that."""
+from popgate.tls.revocation_lists import RevocationFile
+from popgate.tls.watched_files import WatchedFiles
+from protocols.refused_clients import note_certificates
+
 _ALPN: Final = "h2"
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: what HTTP/2 does not forbid (RFC 9113 appendix A)."""
@@ -27,17 +29,20 @@ _MOST_TOLD: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
-_Stamp = tuple[int, int, int]
-
 
 class Certificate:
     """A gateway's certificate. `key` may be in the certificate's file, and is not encrypted.
 
-    With `client_ca` clients need a certificate, too, from an authority in that file.
+    With `client_ca` clients need a certificate, too, from an authority in that file, and with `crl_file` one
+    that is not in that file of revocation lists.
 
     A pair that cannot be read, or whose parts do not match, leaves the previous one in use, is logged
-    once, and retried when a file changes: tools that renew write one file after the other.
+    once, and retried when a file changes: tools that renew write one file after the other. So do lists that
+    cannot be used, without holding up the pair.
     """
+
+    revocation: RevocationFile | None = None
+    """The lists for client certificates; None: nobody looks whether one is revoked."""
 
     def __init__(
         self,
@@ -45,15 +50,18 @@ class Certificate:
         key: Path | None = None,
         *,
         client_ca: Path | None = None,
+        crl_file: Path | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises ValueError with a sentence for the operator."""
         self._files = (certificate, key if key is not None else certificate)
         self._client_ca = client_ca
-        self._now = now
-        self._seen = self._stamps()
+        self._watched = WatchedFiles((*self._files, client_ca), now)
+        if crl_file is not None:
+            if client_ca is None:
+                raise ValueError("tls.crl_file needs tls.client_ca")
+            self.revocation = RevocationFile("tls.crl_file", crl_file, client_ca, peers="clients")
         self._current = self._load()
-        self._looked = now()
         self.generation = 0
         """How often it was renewed."""
 
@@ -62,6 +70,8 @@ class Certificate:
 
     def open(self) -> None:
         """What has to be done before the first handshake. Raises OSError with a sentence."""
+        if self.revocation is not None:
+            self.revocation.report()
 
     def current(self) -> ssl.SSLContext:
         """The context for a new handshake: with the current pair and the current authorities for clients.
@@ -69,11 +79,23 @@ class Certificate:
         After a renewal it is a new one, which resumes no session of the previous one: the client has to show
         its certificate again, because its authority may have been removed.
         """
-        now = self._now()
-        if now - self._looked >= _LOOK_S:
-            self._looked = now
+        if self._watched.is_due():
             self._look()
         return self._current
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics. The files are looked at, as for a handshake."""
+        if self.revocation is None:
+            return {}
+        self.current()
+        return self.revocation.figures()
+
+    def warnings(self) -> list[str]:
+        """Sentences about revocation lists that refuse clients, now or soon. The files are looked at."""
+        if self.revocation is None:
+            return []
+        self.current()
+        return [sentence for sentence, _ in self.revocation.doubts()]
 
     def pem(self) -> tuple[bytes, bytes]:
         """The key, and the certificates, for who has no use for a context. Raises OSError."""
@@ -90,21 +112,20 @@ class Certificate:
         return self._client_ca.read_bytes() if self._client_ca is not None else None
 
     def _look(self) -> None:
-        stamps = self._stamps()
-        if stamps == self._seen:
+        renewed = self.revocation if self.revocation is not None and self.revocation.look() else None
+        changed = self._watched.changed()
+        if not changed and renewed is None:
             return
-        self._seen = stamps
         try:
             self._current = self._load()
         except (ValueError, OSError) as error:  # the latter of a file that goes just now
             _log.error("%s; the certificate from before stays in use", error)
+            if renewed is not None:
+                renewed.install(self._current)  # of two lists of an authority OpenSSL takes the newest
             return
         self.generation += 1
-        _log.info("the certificate %s was renewed", self._files[0])
-
-    def _stamps(self) -> tuple[_Stamp | None, ...]:
-        more = (self._client_ca,) if self._client_ca is not None else ()
-        return tuple(_stamp(file) for file in (*self._files, *more))
+        if changed:
+            _log.info("the certificate %s was renewed", self._files[0])
 
     def _load(self) -> ssl.SSLContext:
         """Raises ValueError."""
@@ -127,6 +148,9 @@ class Certificate:
         if self._client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             _believe(context, self._client_ca)
+            note_certificates(context)
+        if self.revocation is not None:
+            self.revocation.install(context)
         return context
 
 
@@ -147,14 +171,6 @@ class _Encrypted(Exception):
 
 def _no_password() -> str:
     raise _Encrypted
-
-
-def _stamp(file: Path) -> _Stamp | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _context() -> ssl.SSLContext:

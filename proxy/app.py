@@ -42,7 +42,7 @@ from proxy.metrics.loop import LoopLag
 from proxy.reload.crew import CrewReloads
 from proxy.reload.listeners import Listeners
 from proxy.reload.reloader import Reloader, Reloads
-from proxy.tls.door_tls import certificate, door_urls
+from proxy.tls.door_tls import certificate, door_urls, tls_warnings
 
 if TYPE_CHECKING:
     from brokers.shared.host.host import BrokerHost
@@ -366,6 +366,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             metrics,
             state=app.condition,
             addresses=lambda: app.addresses,
+            tls_warnings=lambda: tls_warnings(app.certificate, broker.figures()),
             faults=faults,
             membership=membership,
             reloads=app.reloads,
@@ -378,8 +379,9 @@ def _figures(app: App) -> dict[str, float]:
     of_host = app.host.figures() if app.host is not None else {}
     alone = {"workers": 1, "workers_silent": 0, "worker_restarts_total": 0} if app.membership is None else {}
     loaded = app.reloads.standing().figures() if app.reloads is not None else {}
+    of_certificate = app.certificate.figures() if app.certificate is not None else {}
     ready = {"ready": app.condition() == "ready"}
-    return {**ready, **alone, **loaded, **app.processor.figures(), **of_broker, **of_host}
+    return {**ready, **alone, **loaded, **of_certificate, **app.processor.figures(), **of_broker, **of_host}
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:

@@ -38,6 +38,8 @@ class Tls:
     """
 
     ca: Path | None = None
+    crl: Path | None = None
+    """Revocation lists of the authorities in `ca`."""
     certificate: Path | None = None
     key: Path | None = None
     verify: Verify = Verify.NAME

@@ -57,6 +57,7 @@ def open_admin(
     *,
     state: Callable[[], str],
     addresses: Callable[[], list[str]],
+    tls_warnings: Callable[[], list[str]],
     faults: Faults | None,
     membership: Membership | None = None,
     reloads: Reloads | None = None,
@@ -67,7 +68,7 @@ def open_admin(
     missing = absence.missing if absence is not None else None
     routes = [
         *Health(metrics, state, membership, missing=missing).routes(),
-        *HouseFacts(settings, addresses).routes(),
+        *HouseFacts(settings, addresses, tls_warnings).routes(),
         *ReloadRoutes(reloads).routes(),
         *fault_routes(faults),
         *Topics(processor).routes(),

@@ -232,6 +232,7 @@ def _doubtful_values(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
     """Files that the gateway only reads when it needs them, and a certificate that will not do for long."""
+    yield from _doubtful_lists(settings)
     for name in ("ca_file", "cert_file", "key_file"):
         file = path_or_none(getattr(settings.remote, name))
         if file is not None and settings.remote.tls and (why := _unreadable(file)):
@@ -254,6 +255,22 @@ def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
     if ends - datetime.now(UTC) < _EXPIRES_SOON:
         verb = "expired" if ends < datetime.now(UTC) else "expires"
         yield "tls.certificate", f"the certificate {file} {verb} at {ends:%Y-%m-%d %H:%M} UTC"
+
+
+def _doubtful_lists(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Revocation lists that are missing, expired or near their end."""
+    from popgate.tls.revocation_lists import RevocationFile
+
+    tls, remote = settings.tls, settings.remote
+    given = (
+        ("tls.crl_file", tls.crl_file, tls.client_ca, "clients"),
+        ("remote.crl_file", remote.crl_file, remote.ca_file, "brokers and name servers"),
+    )
+    for name, file, authorities, peers in given:
+        if file and authorities:
+            lists = RevocationFile(name, Path(file).expanduser(), Path(authorities).expanduser(), peers=peers)
+            for sentence, _ in lists.doubts():
+                yield name, sentence
 
 
 def _unreadable(file: Path) -> str:

@@ -71,8 +71,12 @@ def remote_values(settings: Settings) -> RemoteSettings:
         raise SettingsWrong(
             "an account at the cluster is remote.access_key with remote.secret_key or remote.secret_key_file"
         )
-    if not remote.tls and (remote.ca_file or remote.cert_file or remote.key_file or remote.server_name):
-        raise SettingsWrong("remote.ca_file, cert_file, key_file and server_name need remote.tls = true")
+    if not remote.tls and (
+        remote.ca_file or remote.crl_file or remote.cert_file or remote.key_file or remote.server_name
+    ):
+        raise SettingsWrong(
+            "remote.ca_file, crl_file, cert_file, key_file and server_name need remote.tls = true"
+        )
     keys = [
         _key("remote.transaction_key", remote.transaction_key, remote.transaction_key_file),
         _key(
@@ -90,6 +94,7 @@ def remote_values(settings: Settings) -> RemoteSettings:
         credentials=Credentials(remote.access_key, secret) if secret else None,
         tls=Tls(
             ca=path_or_none(remote.ca_file),
+            crl=path_or_none(remote.crl_file),
             certificate=path_or_none(remote.cert_file),
             key=path_or_none(remote.key_file),
             verify=Verify(remote.verify.value),

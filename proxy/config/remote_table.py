@@ -35,7 +35,12 @@ class Remote(Group):
     tls: bool = False
     """Whether to connect to brokers and name servers with TLS."""
     ca_file: str = Field(default="", max_length=4096)
-    """PEM file of the certificate authorities to trust; empty: those of the system."""
+    """PEM file of the certificate authorities to trust; empty: those of the system. This file and the three
+    below are reloaded when they change; if they are unusable, the previous ones stay in use."""
+    crl_file: str = Field(default="", max_length=4096)
+    """PEM file of certificate revocation lists, one of each authority in `ca_file` and in the chains of
+    brokers: brokers and name servers with a revoked certificate are not used, and none whose authority has no
+    valid list. Empty: revocation is not checked."""
     cert_file: str = Field(default="", max_length=4096)
     """PEM file of the gateway's own certificate, for brokers that require one."""
     key_file: str = Field(default="", max_length=4096)

@@ -25,3 +25,7 @@ class Tls(Group):
     client_ca: str = Field(default="", max_length=4096)
     """PEM file of authorities for client certificates: clients must present one issued by them. Empty: no
     client certificate is requested. Plain-text clients present none: `mode = "required"` keeps them out."""
+    crl_file: str = Field(default="", max_length=4096)
+    """PEM file of certificate revocation lists, one of each authority in `client_ca` and in the chains of
+    clients: revoked client certificates are refused, and so are all whose authority has no valid list. At
+    most 16 MiB. Empty: revocation is not checked. Not with `transport=grpcio`."""

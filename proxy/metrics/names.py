@@ -242,6 +242,13 @@ _GATEWAY = (
         "Settings that were reloaded but take effect only after a restart.",
         over="max",
     ),
+    Spec(
+        "popgate_tls_crl_expiry_timestamp_seconds",
+        "gauge",
+        "Unix time at which the first list in `tls.crl_file` expires.",
+        over="min",
+    ),
+    Spec("popgate_tls_crl_warnings", "gauge", "Revocation lists that the log warns about.", over="max"),
     Spec("popgate_clients", "gauge", "Known clients."),
     Spec(
         "popgate_groups_mapped",

@@ -42,7 +42,7 @@ _LISTENERS = """
     listen
     connections.max connections.max_per_address connections.max_streams connections.ping_s
     connections.max_age_s connections.age_grace_s
-    tls.mode tls.certificate tls.key tls.client_ca
+    tls.mode tls.certificate tls.key tls.client_ca tls.crl_file
     namespaces reflection
 """
 _RESTART = """
@@ -51,8 +51,9 @@ _RESTART = """
     embedded.name embedded.sync_interval_s embedded.write_buffer_bytes embedded.cache_bytes
     embedded.min_free_disk_bytes embedded.backup_folder embedded.max_in_flight embedded.max_ordered_window
     embedded.dedup_window_s embedded.dedup_max_ids
-    remote.access_key remote.secret_key remote.secret_key_file remote.tls remote.ca_file remote.cert_file
-    remote.key_file remote.verify remote.server_name remote.connect_timeout_s remote.request_timeout_s
+    remote.access_key remote.secret_key remote.secret_key_file remote.tls remote.ca_file
+    remote.crl_file remote.cert_file remote.key_file remote.verify remote.server_name
+    remote.connect_timeout_s remote.request_timeout_s
     remote.probe_s remote.ready_needs_brokers remote.heartbeat_s remote.reconnect_s remote.max_links
     remote.transaction_key remote.transaction_key_file remote.transaction_key_before
     remote.transaction_key_before_file remote.transaction_check_s remote.route_refresh_s

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logger("popgate.reload")
 
-_OF_CERTIFICATE = frozenset({"tls.certificate", "tls.key", "tls.client_ca"})
+_OF_CERTIFICATE = frozenset({"tls.certificate", "tls.key", "tls.client_ca", "tls.crl_file"})
 _OF_ADDRESSES = frozenset({"listen", "tls.mode"})
 """They change the URLs of listeners, and only those that they are about."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,14 +62,41 @@ def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = T
     """
     tls = settings.tls
     if tls.certificate:
-        client_ca = path_or_none(tls.client_ca)
-        return Certificate(Path(tls.certificate).expanduser(), path_or_none(tls.key), client_ca=client_ca)
-    for name in ("key", "client_ca"):
+        _check_revocation(settings, listens)
+        return Certificate(
+            Path(tls.certificate).expanduser(),
+            path_or_none(tls.key),
+            client_ca=path_or_none(tls.client_ca),
+            crl_file=path_or_none(tls.crl_file),
+        )
+    for name in ("key", "client_ca", "crl_file"):
         if getattr(tls, name):
             raise SettingsWrong(f"tls.{name} needs tls.certificate")
     if not any(speaks_tls(listen) for listen in listens):
         return None
     return OwnCertificate(settings.data / OWN_FOLDER, tell=tell)
+
+
+def _check_revocation(settings: Settings, listens: Sequence[Listen]) -> None:
+    """Raises SettingsWrong for lists that would not be looked at."""
+    if not settings.tls.crl_file:
+        return
+    if not settings.tls.client_ca:
+        raise SettingsWrong("tls.crl_file needs tls.client_ca, the authorities of client certificates")
+    for listen in listens:
+        if listen.options.get("transport") == "grpcio" and speaks_tls(listen):
+            raise SettingsWrong(
+                f"tls.crl_file has no effect at {listen.url(listen.port)}: gRPC's library for Python takes no"
+                " revocation lists; leave transport=grpcio out, or the list"
+            )
+
+
+def tls_warnings(certificate: Certificate | None, broker_figures: Mapping[str, float]) -> list[str]:
+    """Sentences about revocation lists that are missing, expired or near their end."""
+    warnings = certificate.warnings() if certificate is not None else []
+    if count := int(broker_figures.get("tls_crl_warnings", 0)):
+        warnings.append(f"{count} of the lists in remote.crl_file are missing, expired or near their end")
+    return warnings
 
 
 class OwnCertificate(Certificate):

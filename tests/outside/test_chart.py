@@ -128,9 +128,10 @@ def test_settings_load_and_fit_the_pod(name: str, tmp_path: Path) -> None:
     assert set(mounts.values()) == volumes
     assert str(loaded.data) in mounts
     files = [
-        *(loaded.tls.certificate, loaded.tls.key, loaded.tls.client_ca),
+        *(loaded.tls.certificate, loaded.tls.key, loaded.tls.client_ca, loaded.tls.crl_file),
         *(loaded.remote.secret_key_file, loaded.remote.transaction_key_file, loaded.remote.ca_file),
         *(loaded.remote.cert_file, loaded.remote.key_file, loaded.remote.transaction_key_before_file),
+        loaded.remote.crl_file,
     ]
     for file in filter(None, files):
         assert str(Path(file).parent) in mounts, file
@@ -197,6 +198,8 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
     assert loaded.remote.verify.value == "chain"
     assert loaded.remote.cert_file == "/etc/popgate/broker-tls/tls.crt"
     assert loaded.tls.client_ca == "/etc/popgate/client-ca/ca.crt"
+    assert loaded.tls.crl_file == "/etc/popgate/crl/ca.crl"
+    assert loaded.remote.crl_file == "/etc/popgate/broker-tls/ca.crl"
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,8 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
             "need doors.grpc.enabled",
         ),
         (["tls.clientCa.existingSecret=clients"], "tls.clientCa needs tls.existingSecret"),
+        (["tls.crl.existingSecret=lists"], "tls.crl needs tls.clientCa.existingSecret"),
+        (["cluster.tls.crlKey=ca.crl"], "cluster.tls.crlKey needs cluster.tls.existingSecret"),
         (
             ["doors.remoting.service.type=NodePort"],
             "doors.remoting.advertised is needed with a Service of type NodePort",

@@ -24,12 +24,13 @@ from popgate.wire.frames.remoting import Command
 
 @dataclass(slots=True, frozen=True)
 class Means:
-    """What all links are made with. `host_of`: the name a certificate must have, by address."""
+    """What all links are made with. `tls`: returns the context for a new connection. `host_of`: the name a
+    certificate must have, by address."""
 
     clock: Clock
     settings: RemoteSettings
     chance: random.Random
-    tls: ssl.SSLContext | None
+    tls: Callable[[], ssl.SSLContext] | None
     host_of: Callable[[str], str]
     probe: Callable[[int], bytes]
     on_asked: Callable[[Connection, Channel, Command], None]
@@ -169,7 +170,7 @@ class Connection:
                 lambda: channel,
                 host.strip("[]"),
                 int(port),
-                ssl=means.tls,
+                ssl=means.tls() if means.tls is not None else None,
                 server_hostname=means.host_of(self.address) if means.tls is not None else None,
             )
         except asyncio.CancelledError:

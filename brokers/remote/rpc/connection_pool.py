@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from brokers.channel import GATEWAY, Channel, Speaker
 from brokers.remote.rpc.connection import Connection, Means
 from brokers.remote.rpc.inbound import Handler, InboundRequests
-from brokers.remote.rpc.tls import client_context
+from brokers.remote.rpc.tls import BrokerTls
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerUnavailable
@@ -49,11 +49,13 @@ class ConnectionPool:
         self._sweeper: Timer | None = None
         self._closed = False
         self._heartbeat = HeartbeatData(settings.name).encode()
+        self.tls = BrokerTls(settings.tls, clock.monotonic) if settings.tls is not None else None
+        """What connections are secured with; None: they are not."""
         self._means = Means(
             clock=clock,
             settings=settings,
             chance=chance or random.Random(),  # noqa: S311
-            tls=client_context(settings.tls) if settings.tls is not None else None,
+            tls=self.tls.current if self.tls is not None else None,
             host_of=self._host_of,
             probe=self._probe,
             on_asked=self._asked,
@@ -229,6 +231,7 @@ class ConnectionPool:
             "probes_total": probes,
             "connections_lost_total": lost,
             "oneway_dropped_total": self._dropped,
+            **(self.tls.figures() if self.tls is not None else {}),
         }
 
     def _link(self, address: str, number: int) -> Connection:

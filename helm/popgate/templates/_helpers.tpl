@@ -137,6 +137,12 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 {{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clientCa needs tls.existingSecret: a Secret of type kubernetes.io/tls" -}}
 {{- end -}}
+{{- if and .Values.cluster.tls.crlKey (not .Values.cluster.tls.existingSecret) -}}
+{{- fail "cluster.tls.crlKey needs cluster.tls.existingSecret: the Secret with that key and with the authorities" -}}
+{{- end -}}
+{{- if and .Values.tls.crl.existingSecret (not .Values.tls.clientCa.existingSecret) -}}
+{{- fail "tls.crl needs tls.clientCa.existingSecret: the authorities whose lists it has" -}}
+{{- end -}}
 {{- if lt (int .Values.stopping.drainSeconds) (mul 2 (int .Values.stopping.lameDuckSeconds)) -}}
 {{- fail (printf "stopping.drainSeconds (%d) has to be at least twice stopping.lameDuckSeconds (%d): what is under way needs the other half" (int .Values.stopping.drainSeconds) (int .Values.stopping.lameDuckSeconds)) -}}
 {{- end -}}
@@ -204,6 +210,9 @@ counts for nothing, and `tls` would contradict the value that mounts its files. 
 {{- if .Values.tls.clientCa.existingSecret -}}
 {{- $_ := set $tls "client_ca" (printf "/etc/popgate/client-ca/%s" .Values.tls.clientCa.key) -}}
 {{- end -}}
+{{- if .Values.tls.crl.existingSecret -}}
+{{- $_ := set $tls "crl_file" (printf "/etc/popgate/crl/%s" .Values.tls.crl.key) -}}
+{{- end -}}
 {{- $_ := set $settings "tls" $tls -}}
 {{- end -}}
 {{- if eq .Values.mode "cluster" -}}
@@ -218,6 +227,9 @@ counts for nothing, and `tls` would contradict the value that mounts its files. 
 {{- $_ := set $remote "tls" true -}}
 {{- if .Values.cluster.tls.existingSecret -}}
 {{- $_ := set $remote "ca_file" (printf "/etc/popgate/broker-tls/%s" .Values.cluster.tls.caKey) -}}
+{{- with .Values.cluster.tls.crlKey -}}
+{{- $_ := set $remote "crl_file" (printf "/etc/popgate/broker-tls/%s" .) -}}
+{{- end -}}
 {{- if .Values.cluster.tls.clientCertificate -}}
 {{- $_ := set $remote "cert_file" "/etc/popgate/broker-tls/tls.crt" -}}
 {{- $_ := set $remote "key_file" "/etc/popgate/broker-tls/tls.key" -}}

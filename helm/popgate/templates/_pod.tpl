@@ -105,6 +105,11 @@ spec:
           mountPath: /etc/popgate/client-ca
           readOnly: true
         {{- end }}
+        {{- if $.Values.tls.crl.existingSecret }}
+        - name: crl
+          mountPath: /etc/popgate/crl
+          readOnly: true
+        {{- end }}
         {{- end }}
         {{- if eq $.Values.mode "cluster" }}
         - name: transactions
@@ -143,6 +148,12 @@ spec:
     - name: client-ca
       secret:
         secretName: {{ $.Values.tls.clientCa.existingSecret }}
+        defaultMode: 0440
+    {{- end }}
+    {{- if $.Values.tls.crl.existingSecret }}
+    - name: crl
+      secret:
+        secretName: {{ $.Values.tls.crl.existingSecret }}
         defaultMode: 0440
     {{- end }}
     {{- end }}

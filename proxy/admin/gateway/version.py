@@ -16,9 +16,15 @@ if TYPE_CHECKING:
 
 
 class HouseFacts:
-    def __init__(self, settings: Settings, addresses: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        addresses: Callable[[], list[str]],
+        tls_warnings: Callable[[], list[str]],
+    ) -> None:
         self._settings = settings
         self._addresses = addresses
+        self._tls_warnings = tls_warnings
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/api/version", self._version), web.get("/api/settings", self._effective)]
@@ -30,6 +36,7 @@ class HouseFacts:
             "python": platform.python_version(),
             "listening": self._addresses(),
             "broker": self._settings.broker,
+            "tls_warnings": self._tls_warnings(),
         }
         return web.json_response(body)
 

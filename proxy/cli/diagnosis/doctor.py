@@ -192,6 +192,15 @@ def _admin_findings(admin: str) -> list[Finding]:
             findings.append(Finding("repeats", Level.WARNING, sentence, advice))
         else:
             findings.append(Finding("repeats", Level.OK, sentence))
+    findings += [
+        Finding(
+            "revocation",
+            Level.WARNING,
+            sentence,
+            "fetch the list anew and replace the file: it is read within seconds, without a restart",
+        )
+        for sentence in version.get("tls_warnings", ())
+    ]
     # One that is older than this command has no mode, and never makes a certificate.
     tls = settings["tls"]
     at = [parse_listen(with_tls(url, TlsMode(tls.get("mode", "off")))) for url in settings["listen"]]

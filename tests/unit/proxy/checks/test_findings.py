@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,44 @@ def test_a_key_of_another_certificate_is_a_fault(tmp_path: Path) -> None:
 def test_what_is_probably_a_mistake_is_a_warning(tmp_path: Path, text: str, name: str) -> None:
     told = found(tmp_path, text.replace("connection_bytes = 1\n", "connection_bytes = 65536\n"))
     assert [(one.level, one.name) for one in told] == [("warning", name)]
+
+
+def test_revocation_lists_that_cannot_be_used_are_a_fault(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, _with_lists(tmp_path, b"nonsense"))
+    assert (one.level, one.name, one.place) == ("fault", "tls.crl_file", f"{tmp_path}/popgate.toml:5")
+    assert f"{tmp_path}/lists.pem, has no revocation list in PEM" in one.what
+
+
+@pytest.mark.parametrize(("begins", "ends", "verb"), [(-3, 1, "expires"), (-3, -1, "expired")])
+def test_revocation_lists_that_end_are_a_warning(tmp_path: Path, begins: int, ends: int, verb: str) -> None:
+    days = {"begins": timedelta(days=begins), "ends": timedelta(days=ends)}
+    _, one = found(tmp_path, _with_lists(tmp_path, Papers(tmp_path).revocations(**days)))
+    assert (one.level, one.name) == ("warning", "tls.crl_file")
+    assert f"{tmp_path}/lists.pem, has a list of CN=authority that {verb} at" in one.what
+
+
+def test_revocation_lists_for_brokers_that_end_are_a_warning(tmp_path: Path) -> None:
+    papers, lists = Papers(tmp_path), tmp_path / "lists.pem"
+    lists.write_bytes(papers.revocations(begins=timedelta(days=-9), ends=timedelta(days=1)))
+    remote = f"[remote]\ntls = true\nca_file = '{papers.authority}'\ncrl_file = '{lists}'\n"
+    findings = found(tmp_path, f"broker = 'rocketmq:127.0.0.1:1'\n{remote}")
+    (one,) = [finding for finding in findings if finding.name == "remote.crl_file"]
+    assert one.level == "warning"
+    assert "brokers and name servers with a certificate from there are refused from then on" in one.what
+    lists.write_bytes(b"nonsense")
+    (one,) = found(tmp_path, f"broker = 'rocketmq:127.0.0.1:1'\n{remote}")
+    assert (one.level, one.name) == ("fault", "remote.crl_file")
+
+
+def _with_lists(tmp_path: Path, lists: bytes) -> str:
+    """A table `[tls]`; the certificate itself ends soon."""
+    papers = Papers(tmp_path)
+    certificate, key = papers.pair("one")
+    (tmp_path / "lists.pem").write_bytes(lists)
+    return (
+        f"[tls]\ncertificate = '{certificate}'\nkey = '{key}'\nclient_ca = '{papers.authority}'\n"
+        f"crl_file = '{tmp_path}/lists.pem'\n"
+    )
 
 
 def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from popgate.testing.papers import Papers
 from protocols.adapter import parse_listen
 from protocols.tls import Certificate
 from proxy.config.error import SettingsWrong
@@ -98,10 +99,30 @@ def test_an_own_certificate_goes_before(tmp_path: Path) -> None:
     assert not (tmp_path / OWN_FOLDER).exists()
 
 
-@pytest.mark.parametrize("name", ["key", "client_ca"])
+@pytest.mark.parametrize("name", ["key", "client_ca", "crl_file"])
 def test_half_of_what_is_needed_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsWrong, match=f"tls.{name} needs tls.certificate"):
         certificate(settings(data=tmp_path, **{name: "/nowhere/x"}), [parse_listen(PLAIN)])
+
+
+def test_lists_need_the_authorities_whose_they_are(tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    given = dict(zip(("certificate", "key"), map(str, papers.pair("gateway")), strict=True))
+    with pytest.raises(SettingsWrong, match=r"tls\.crl_file needs tls\.client_ca"):
+        certificate(settings(data=tmp_path, **given, crl_file="/nowhere"), [parse_listen(PLAIN)])
+
+
+def test_lists_are_refused_where_the_transport_takes_none(tmp_path: Path) -> None:
+    papers, lists = Papers(tmp_path), tmp_path / "lists.pem"
+    lists.write_bytes(papers.revocations())
+    given = dict(zip(("certificate", "key"), map(str, papers.pair("gateway")), strict=True))
+    wanted = settings(data=tmp_path, **given, client_ca=str(papers.authority), crl_file=str(lists))
+    plain, secured = (parse_listen(f"{PLAIN}?transport=grpcio{more}") for more in ("", "&tls=true"))
+    found = certificate(wanted, [plain, parse_listen(f"{PLAIN}?tls=true")])
+    assert found is not None
+    assert found.revocation is not None
+    with pytest.raises(SettingsWrong, match=r"tls\.crl_file has no effect at grpc://127\.0\.0\.1:8081"):
+        certificate(wanted, [secured])
 
 
 def test_where_none_can_be_made_it_is_said_what_to_set(

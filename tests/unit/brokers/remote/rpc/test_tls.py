@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from brokers.remote.rpc.connection_pool import ConnectionPool
-from brokers.remote.rpc.tls import client_context
+from brokers.remote.rpc.tls import BrokerTls, client_context
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest, BrokerUnavailable
+from popgate.testing.clock import MovableClock
+from popgate.testing.papers import Papers
 from popgate.testing.peers import ScriptedPeer
 from popgate.wire.frames.codes import RequestCode
 
@@ -147,3 +150,92 @@ def test_files_that_cannot_be_used_are_refused_with_a_sentence(papers: Path, tmp
     ):
         with pytest.raises(BadRequest, match=r"cannot be|needs its certificate"):
             client_context(tls)
+
+
+# -- revocation lists, and files that are renewed ---------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Papers:
+    (tmp_path / "made").mkdir()
+    return Papers(tmp_path / "made")
+
+
+def context_of(pair: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    return context
+
+
+async def test_a_broker_with_a_revoked_certificate_is_not_used(
+    made: Papers, tmp_path: Path, make_links: Callable[..., ConnectionPool]
+) -> None:
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations("bad"))
+    tls = Tls(ca=made.authority, crl=lists)
+    assert await reach(make_links, context_of(made.pair("broker")), tls) == 0
+    with pytest.raises(BrokerUnavailable, match="its certificate is not believed: certificate revoked"):
+        await reach(make_links, context_of(made.pair("bad")), tls)
+
+
+async def test_a_renewed_list_counts_for_the_next_connection(
+    made: Papers,
+    tmp_path: Path,
+    clock: MovableClock,
+    make_links: Callable[..., ConnectionPool],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Connections that are there stay, and half a list changes nothing."""
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations())
+    links = make_links(tls=Tls(ca=made.authority, crl=lists))
+    async with ScriptedPeer(tls=context_of(made.pair("broker"))) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+
+        async def ask(link: int) -> int:
+            return (await links.call(peer.address, ASK, {}, timeout_s=5.0, link=link)).code
+
+        assert await ask(0) == 0
+        lists.write_bytes(made.revocations("broker")[:150])
+        clock.advance(1.0)
+        assert await ask(1) == 0
+        assert f"remote.crl_file, {lists}, ends inside of a list" in caplog.text
+        lists.write_bytes(made.revocations("broker"))
+        clock.advance(1.0)
+        with pytest.raises(BrokerUnavailable, match="certificate revoked"):
+            await ask(2)
+        assert (await ask(0), await ask(1)) == (0, 0)
+    assert links.figures()["tls_crl_warnings"] == 0
+    assert links.figures()["tls_crl_expiry_timestamp_seconds"] > 0
+
+
+def test_renewed_files_are_read_again_and_unusable_ones_are_not(
+    made: Papers, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_bytes(made.authority.read_bytes())
+    tls = BrokerTls(Tls(ca=authorities), clock.monotonic)
+    first = tls.current()
+    clock.advance(1.0)
+    assert tls.current() is first
+    authorities.write_text("nonsense")
+    clock.advance(1.0)
+    assert tls.current() is first
+    assert f"the authorities in {authorities} cannot be read" in caplog.text
+    assert "the TLS files for brokers from before stay in use" in caplog.text
+    authorities.write_bytes(made.authority.read_bytes())
+    clock.advance(1.0)
+    assert tls.current() is not first
+    assert tls.figures() == {}
+
+
+def test_lists_for_brokers_that_cannot_be_used_are_named(made: Papers, tmp_path: Path) -> None:
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations())
+    for tls, said in (
+        (Tls(crl=lists), "needs remote.ca_file"),
+        (Tls(ca=made.authority, crl=lists, verify=Verify.NONE), "needs another remote.verify than none"),
+        (Tls(ca=made.authority, crl=tmp_path / "absent"), f"{tmp_path}/absent, cannot be read: no such file"),
+    ):
+        with pytest.raises(BadRequest, match=r"remote\.crl_file.*" + re.escape(said)):
+            BrokerTls(tls)

@@ -1,0 +1,124 @@
+"""Client certificates that were refused in the handshake: which one, of whom, where, and why.
+
+The ssl module tells why, but does not return a certificate whose verification failed. It is taken from the
+client's Certificate message (RFC 8446 section 4.4.2, RFC 5246 section 7.4.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+_READ: Final = "read"
+_CERTIFICATE: Final = 11
+"""The type of a handshake message (RFC 8446 section 4)."""
+_REASONS: Final = {
+    3: "there is no revocation list of its issuer, or of one further up",
+    9: "it is not valid yet",
+    10: "it has expired",
+    11: "the revocation list of its issuer, or of one further up, is not valid yet",
+    12: "the revocation list of its issuer, or of one further up, has expired",
+    18: "it is signed by itself, and no authority of tls.client_ca",
+    19: "it comes from an authority that is not in tls.client_ca",
+    20: "it comes from an authority that is not in tls.client_ca",
+    21: "it comes from an authority that is not in tls.client_ca",
+    23: "it is revoked, or an authority in its chain is",
+}
+"""By OpenSSL's numbers (x509_vfy.h, X509_V_ERR_...), which do not change."""
+
+_MOST_SUBJECT: Final = 256
+"""Characters in a line of the log."""
+
+_log = logging.getLogger(__name__)
+_message: ContextVar[list[bytes] | None] = ContextVar("certificate_message", default=None)
+_after_handshake: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+
+def note_certificates(context: ssl.SSLContext) -> None:
+    """Have `shake_hands` know what clients show in handshakes with this context."""
+    # For debugging, without a promise of the standard library: without it lines do not name the certificate.
+    if hasattr(ssl.SSLContext, "_msg_callback"):
+        from cryptography import x509  # noqa: F401 - at the start, so that no refusal waits for it
+
+        context._msg_callback = _note  # type: ignore[attr-defined]
+
+
+def _note(
+    _connection: object, direction: str, _version: object, _content: object, kind: object, data: bytes
+) -> None:
+    if kind == _CERTIFICATE and direction == _READ and (shown := _message.get()) is not None:
+        shown.append(data)
+
+
+async def shake_hands(
+    make: Callable[[], Any],
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    *,
+    timeout_s: float,
+    peer: tuple[str, int] | None,
+    place: str,
+) -> None:
+    """Serve an accepted connection with TLS. Raises OSError: the handshake failed, or took too long.
+
+    A refused client certificate is logged: of `peer`, which is the address of the socket if it is None, at
+    `place`, the listener's address.
+    """
+    name = _name_of(peer if peer is not None else sock.getpeername())
+    shown: list[bytes] = []
+    token = _message.set(shown)  # callbacks of the loop run in a copy of this context
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+            make, sock, ssl=context, ssl_handshake_timeout=timeout_s
+        )
+    except ssl.SSLError as error:
+        _report(error, shown, name, place)
+        raise
+    finally:
+        _message.reset(token)
+        shown.clear()
+    if getattr(context, "_msg_callback", None) is not None:
+        secured = transport.get_extra_info("ssl_object")
+        # Without the callback, which would be called for each record of the connection.
+        secured.context = _after_handshake
+
+
+def _name_of(peer: Any) -> str:
+    return ":".join(map(str, peer[:2])) if isinstance(peer, tuple) and peer else "a process of this machine"
+
+
+def _report(error: ssl.SSLError, shown: list[bytes], name: str, place: str) -> None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = _REASONS.get(error.verify_code, error.verify_message)
+        _log.warning(
+            "the certificate of a client is refused at %s: %s; %s, from %s", place, why, _shown(shown), name
+        )
+    elif error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        _log.warning("a client without a certificate is refused at %s, from %s", place, name)
+
+
+def _shown(messages: list[bytes]) -> str:
+    """The subject and the serial number, as `openssl x509 -noout -subject -serial` shows it."""
+    from cryptography import x509  # heavy, and wanted here only
+
+    try:
+        read = x509.load_der_x509_certificate(_first_certificate(messages[-1]))
+        subject, serial = read.subject.rfc4514_string(), read.serial_number
+        times = f"{read.not_valid_before_utc:%Y-%m-%d %H:%M} to {read.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    except Exception:  # whatever a stranger sends
+        return "it cannot be shown"
+    return f"subject {subject[:_MOST_SUBJECT]!r}, serial {serial:X}, valid from {times}"
+
+
+def _first_certificate(message: bytes) -> bytes:
+    """Raises ValueError, IndexError for what is no such message."""
+    body = memoryview(message)[4:]
+    if int.from_bytes(body[:3]) != len(body) - 3:  # of TLS 1.3: the context comes first
+        body = body[1 + body[0] :]
+    length = int.from_bytes(body[3:6])
+    return bytes(body[6 : 6 + length])
