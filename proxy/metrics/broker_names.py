@@ -226,18 +226,6 @@ OF_CLUSTER = (
         "counter",
         "One-way requests dropped because there was no connection.",
     ),
-    Spec(
-        "popgate_broker_tls_crl_expiry_timestamp_seconds",
-        "gauge",
-        "Unix time at which the first list in `remote.crl_file` expires.",
-        over="min",
-    ),
-    Spec(
-        "popgate_broker_tls_crl_warnings",
-        "gauge",
-        "Revocation lists in `remote.crl_file` that the log warns about: missing, expired or near their end.",
-        over="max",
-    ),
 )
 
 OF_CLIENTS = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from popgate.wire.bodies.query_reports import FIGURES, LAGS
 from proxy.metrics.broker_names import BROKER, OF_CLIENTS, OF_CLUSTER, OF_SHARING, STORE
 from proxy.metrics.spec import Spec
+from proxy.metrics.tls_names import OF_REVOCATION
 
 _BOTH = ("topic", "group")
 
@@ -242,13 +243,6 @@ _GATEWAY = (
         "Settings that were reloaded but take effect only after a restart.",
         over="max",
     ),
-    Spec(
-        "popgate_tls_crl_expiry_timestamp_seconds",
-        "gauge",
-        "Unix time at which the first list in `tls.crl_file` expires.",
-        over="min",
-    ),
-    Spec("popgate_tls_crl_warnings", "gauge", "Revocation lists that the log warns about.", over="max"),
     Spec("popgate_clients", "gauge", "Known clients."),
     Spec(
         "popgate_groups_mapped",
@@ -388,6 +382,7 @@ SECTIONS: tuple[tuple[str, tuple[Spec, ...]], ...] = (
     ("A shared embedded broker", OF_SHARING),
     ("Connections to a RocketMQ cluster", OF_CLUSTER),
     ("Clients and transactions at a RocketMQ cluster", OF_CLIENTS),
+    ("Revocation lists, where settings name some", OF_REVOCATION),
     ("The event loop", _LOOP),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -73,14 +74,13 @@ class Client:
         self.scheme, _, place = address.partition("://")
         host, _, port = place.partition("?")[0].rpartition(":")
         self.context = context if context is not None else self._context(papers, pair)
-        link = socket.create_connection((host, int(port)), PATIENCE_S)
-        try:
+        with contextlib.ExitStack() as on_refusal:
+            link = on_refusal.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
             self.link = self.context.wrap_socket(link, server_hostname=host, session=session)
+            on_refusal.enter_context(self.link)
             self.link.sendall(PREFACE + settings() if self.scheme == "grpc" else self._question())
             self._read()
-        except BaseException:
-            link.close()
-            raise
+            on_refusal.pop_all()
 
     def _context(self, papers: Papers, pair: tuple[Path, Path]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=papers.authority)
@@ -246,17 +246,24 @@ def test_a_list_near_its_end_is_reported_before_it_matters(papers: Papers, lists
         assert json.dumps(finding).count(sentence) == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_list_that_cannot_be_used_is_told_at_the_start(papers: Papers, lists: Path, workers: int) -> None:
-    lists.write_bytes(papers.revocations()[:150])
-    gateway = GatewayProcess(listen=DOORS[:1], options=options(papers, lists, "--set", f"workers={workers}"))
+def refusal(folder: Path, listen: str, options: list[str]) -> str:
+    """What a gateway says that cannot start."""
     with pytest.raises(GatewayDidNotStart) as refused:
-        gateway.start()
-    assert f"tls.crl_file, {lists}, ends inside of a list: it is written only in part" in str(refused.value)
+        GatewayProcess(folder / "refused", listen=(listen,), options=options).start()
     assert "Traceback" not in str(refused.value)
+    return str(refused.value)
 
 
-def test_grpcio_takes_no_lists(papers: Papers, lists: Path) -> None:
-    listen = ("grpc://127.0.0.1:0?tls=true&transport=grpcio",)
-    with pytest.raises(GatewayDidNotStart, match=r"tls\.crl_file has no effect at grpc://.*transport=grpcio"):
-        GatewayProcess(listen=listen, options=options(papers, lists)).start()
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_list_that_cannot_be_used_is_told_at_the_start(
+    papers: Papers, lists: Path, tmp_path: Path, workers: int
+) -> None:
+    lists.write_bytes(papers.revocations()[:150])
+    said = refusal(tmp_path, DOORS[0], options(papers, lists, "--set", f"workers={workers}"))
+    assert f"tls.crl_file, {lists}, ends inside of a list: it is written only in part" in said
+
+
+def test_grpcio_takes_no_lists(papers: Papers, lists: Path, tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{DOORS[0]}&transport=grpcio", options(papers, lists))
+    assert "tls.crl_file has no effect at grpc://127.0.0.1:" in said
+    assert "leave transport=grpcio out, or the list" in said

@@ -111,7 +111,7 @@ def test_files_that_are_no_lists_are_refused(
         (whole[: len(whole) // 2], "written only in part"),
         (whole + whole[:40], "written only in part"),
         (whole[:100] + whole, "written only in part"),
-        (whole.replace(b"MII", b"AAA", 1), "has a list that cannot be read, number 1"),
+        (whole.replace(b"-----\nMI", b"-----\nAA"), "has a list that cannot be read, the one with number 1"),
         (papers.authority.read_bytes(), "has a CERTIFICATE, and may have revocation lists only"),
         (whole + others.authority.read_bytes(), "has a CERTIFICATE"),
         (foreign, "but one of CN=others"),

@@ -11,6 +11,7 @@ from proxy.app import App
 from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER, OF_SHARING
 from proxy.metrics.names import SPECS, contract
 from proxy.metrics.reference import CONTRACT_FILE, METRICS_PAGE, metrics_page
+from proxy.metrics.tls_names import OF_REVOCATION
 
 ROOT = Path(__file__).parents[4]
 
@@ -40,7 +41,7 @@ async def test_scenario_13_a_running_gateway_tells_all_of_them_by_default(app: A
     for name, family in families.items():
         if name.startswith("popgate_"):
             told[name + ("_total" if family.type == "counter" else "")] = family.type
-    of_others = {spec.name for spec in (*OF_SHARING, *OF_CLUSTER, *OF_CLIENTS)}
+    of_others = {spec.name for spec in (*OF_SHARING, *OF_CLUSTER, *OF_CLIENTS, *OF_REVOCATION)}
     assert told == {spec.name: spec.kind for spec in SPECS.values() if spec.name not in of_others}
     for expected in ("process_resident_memory_bytes", "process_open_fds", "python_gc_collections"):
         assert expected in families
