@@ -99,8 +99,7 @@ INTERPRETED = {
         protocols/handed_connections.py protocols/adapter.py protocols/schemes.py protocols/grpc/adapter.py
         protocols/grpc/rpcs/health.py protocols/grpc/rpcs/reflection.py
         protocols/grpc/servers/grpcio_calls.py protocols/grpc/servers/grpcio_server.py
-        protocols/proxy_protocol.py protocols/refused_clients.py protocols/remoting/adapter.py
-        protocols/secured.py
+        protocols/proxy_protocol.py protocols/remoting/adapter.py protocols/secured.py
         protocols/shared_adapter.py protocols/sniffing.py protocols/tls.py
     """,
 }

@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol
 from popgate.errors import PeerWireError
 from popgate.sockets.servers import stop_accepting
 from popgate.sockets.unix_sockets import UnixSocket
+from popgate.tls.refused_clients import shake_hands
 from protocols.adapter import joined
 from protocols.admission import Admission
 from protocols.handed_connections import Listener
 from protocols.observers import ConnectionObserver
 from protocols.proxy_protocol import read_header
-from protocols.refused_clients import shake_hands
 from protocols.secured import HandedOver, TlsAcceptor, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
 

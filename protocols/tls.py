@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from popgate.tls.refused_clients import note_certificates
 from popgate.tls.revocation_lists import RevocationFile
 from popgate.tls.watched_files import WatchedFiles
-from protocols.refused_clients import note_certificates
 
 _ALPN: Final = "h2"
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"

@@ -1,1 +1,1 @@
-"""Files of TLS that doors and brokers share: revocation lists, and the watch over files that are renewed."""
+"""What doors and brokers share of TLS: revocation lists, renewed files, and the log of refused clients."""

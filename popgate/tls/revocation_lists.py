@@ -189,9 +189,11 @@ class RevocationFile:
 
     def _read(self) -> RevocationLists:
         """Raises ValueError with a sentence."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+
         try:
             return read_lists(self.file, self._authorities)
-        except ValueError as error:
+        except (ValueError, UnsupportedAlgorithm) as error:
             raise ValueError(f"{self.name} {error}") from None
 
     def _compare(self, read: RevocationLists) -> None:
@@ -218,7 +220,7 @@ def read_lists(file: Path, authorities: Path) -> RevocationLists:
 
     data = _contents(file)
     known = _authorities_in(authorities)
-    found: dict[tuple[str, bytes], RevocationList] = {}
+    newest: dict[tuple[str, bytes], RevocationList] = {}
     for number, block in enumerate(_blocks(data), 1):
         try:
             read = x509.load_pem_x509_crl(block)
@@ -228,14 +230,14 @@ def read_lists(file: Path, authorities: Path) -> RevocationLists:
                 f"has a list that cannot be read, the one with number {number}: {error}"
             ) from None
         key = issuer, _issuer_key(read, known)
-        before = found.get(key)
+        before = newest.get(key)
         if before is None or before.begins < begins:  # OpenSSL, too, takes the newest
-            found[key] = RevocationList(issuer, begins, ends)
-    if not any(key for _, key in found):
-        raise ValueError(f"has no list of an authority in {authorities}, but one of {min(found)[0]}")
-    keys = {key for _, key in found}
+            newest[key] = RevocationList(issuer, begins, ends)
+    if not any(key for _, key in newest):
+        raise ValueError(f"has no list of an authority in {authorities}, but one of {min(newest)[0]}")
+    keys = {key for _, key in newest}
     missing = dict.fromkeys(_dn(authority.subject) for authority in known if _key(authority) not in keys)
-    return RevocationLists(data, tuple(found.values()), tuple(missing))
+    return RevocationLists(data, tuple(newest.values()), tuple(missing))
 
 
 @contextlib.contextmanager

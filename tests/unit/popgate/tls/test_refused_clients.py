@@ -1,4 +1,4 @@
-"""protocols.refused_clients: who is refused in the handshake, and what the log says of it."""
+"""popgate.tls.refused_clients: who is refused in the handshake, and what the log says of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import uvloop
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
-from protocols.refused_clients import shake_hands
+from popgate.tls.refused_clients import shake_hands
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S
 
