@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from popgate.tls.refused_clients import note_certificates
-from popgate.tls.revocation_lists import RevocationFile
+from popgate.tls.revocation_lists import RevocationFile, figures_of
 from popgate.tls.watched_files import WatchedFiles
 
 _ALPN: Final = "h2"
@@ -85,10 +85,7 @@ class Certificate:
 
     def figures(self) -> dict[str, float]:
         """For the metrics. The files are looked at, as for a handshake."""
-        if self.revocation is None:
-            return {}
-        self.current()
-        return self.revocation.figures()
+        return figures_of(self.revocation, self.current)
 
     def warnings(self) -> list[str]:
         """Sentences about revocation lists that refuse clients, now or soon. The files are looked at."""

@@ -214,6 +214,14 @@ class RevocationFile:
             )
 
 
+def figures_of(revocation: RevocationFile | None, look: Callable[[], object]) -> dict[str, float]:
+    """For the metrics, after a look at the files; empty where there are no lists."""
+    if revocation is None:
+        return {}
+    look()
+    return revocation.figures()
+
+
 def read_lists(file: Path, authorities: Path) -> RevocationLists:
     """The lists in a PEM file, one or several. Raises ValueError with the end of a sentence about it."""
     from cryptography import x509  # heavy, and wanted where lists are set only

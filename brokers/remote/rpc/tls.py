@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest
-from popgate.tls.revocation_lists import RevocationFile
+from popgate.tls.revocation_lists import RevocationFile, figures_of
 from popgate.tls.watched_files import WatchedFiles
 
 _log = logging.getLogger(__name__)
@@ -43,10 +43,7 @@ class BrokerTls:
 
     def figures(self) -> dict[str, float]:
         """For the metrics. The files are looked at, as for a connection."""
-        if self.revocation is None:
-            return {}
-        self.current()
-        return self.revocation.figures()
+        return figures_of(self.revocation, self.current)
 
     def _renew(self, renewed: RevocationFile | None) -> None:
         try:
