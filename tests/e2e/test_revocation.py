@@ -149,6 +149,18 @@ def test_clients_out_of_their_time_are_refused_at_every_door(papers: Papers, lis
             assert all(why in line for line in refusals(gateway, name))
 
 
+def test_clients_out_of_their_time_are_refused_by_grpcio_too(papers: Papers) -> None:
+    certificate, key = papers.pair("gateway")
+    values = (f"certificate={certificate}", f"key={key}", f"client_ca={papers.authority}")
+    given = [word for value in values for word in ("--set", f"tls.{value}")]
+    with GatewayProcess(listen=(f"{DOORS[0]}&transport=grpcio",), options=given) as gateway:
+        (address,) = gateway.addresses
+        assert served(papers, address, papers.pair("good"))
+        assert not served(papers, address, papers.dated("expired", -3 * DAY, -DAY))
+        assert not served(papers, address, papers.dated("early", DAY, 3 * DAY))
+        assert served(papers, address, papers.pair("good"))
+
+
 def test_a_list_is_renewed_under_connections_that_go_on(papers: Papers, lists: Path, tmp_path: Path) -> None:
     """Also half a list is no reason to let somebody in, or to refuse anybody."""
 
