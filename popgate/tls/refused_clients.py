@@ -43,8 +43,6 @@ def note_certificates(context: ssl.SSLContext) -> None:
     """Have `shake_hands` know what clients show in handshakes with this context."""
     # For debugging, without a promise of the standard library: without it lines do not name the certificate.
     if hasattr(ssl.SSLContext, "_msg_callback"):
-        from cryptography import x509  # noqa: F401 - at the start, so that no refusal waits for it
-
         context._msg_callback = _note  # type: ignore[attr-defined]
 
 
@@ -104,7 +102,7 @@ def _report(error: ssl.SSLError, shown: list[bytes], name: str, place: str) -> N
 
 def _shown(messages: list[bytes]) -> str:
     """The subject and the serial number, as `openssl x509 -noout -subject -serial` shows it."""
-    from cryptography import x509  # heavy, and wanted here only
+    from cryptography import x509  # 15 MB that stay in memory, for gateways that refuse somebody only
 
     try:
         read = x509.load_der_x509_certificate(_first_certificate(messages[-1]))
