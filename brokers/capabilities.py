@@ -333,3 +333,11 @@ class CarriesReplies(ABC):
     @abstractmethod
     def on_reply(self, handler: ReplyHandler) -> None:
         """Who is handed replies for clients of this replica; the last one set counts."""
+
+
+class ReportsTls(ABC):
+    """Says what is wrong with the revocation lists of its connections."""
+
+    @abstractmethod
+    def tls_warnings(self) -> list[str]:
+        """Sentences about lists that are missing, expired, near their end, or refused."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from popgate.tls.refused_clients import note_certificates
-from popgate.tls.revocation_lists import RevocationFile, figures_of
-from popgate.tls.watched_files import WatchedFiles
+from popgate.tls.renewed_context import RenewedContext, TlsContents, TlsFiles, load_pair, text_of
+from popgate.tls.revocation_file import RevocationFile
 
 _ALPN: Final = "h2"
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -41,8 +41,7 @@ class Certificate:
     cannot be used, without holding up the pair.
     """
 
-    revocation: RevocationFile | None = None
-    """The lists for client certificates; None: nobody looks whether one is revoked."""
+    _renewed: RenewedContext | None = None
 
     def __init__(
         self,
@@ -56,43 +55,54 @@ class Certificate:
         """Raises ValueError with a sentence for the operator."""
         self._files = (certificate, key if key is not None else certificate)
         self._client_ca = client_ca
-        self._watched = WatchedFiles((*self._files, client_ca), now)
-        if crl_file is not None:
-            if client_ca is None:
-                raise ValueError("tls.crl_file needs tls.client_ca")
-            self.revocation = RevocationFile("tls.crl_file", crl_file, client_ca, peers="clients")
-        self._current = self._load()
-        self.generation = 0
-        """How often it was renewed."""
+        if crl_file is not None and client_ca is None:
+            raise ValueError("tls.crl_file needs tls.client_ca")
+        self._sources = TlsFiles(
+            *self._files,
+            client_ca,
+            crl_file,
+            crl_setting="tls.crl_file",
+            peers="clients",
+            owner=f"the certificate {certificate}",
+            judges="the authorities for clients",
+        )
+        stays = "the certificate from before stays in use"
+        self._renewed = RenewedContext(self._sources, self._make, stays=stays, now=now)
 
     def __repr__(self) -> str:
         return f"<Certificate {self._files[0]} renewed {self.generation} times>"
 
+    @property
+    def generation(self) -> int:
+        """How often it was renewed, or its authorities or lists were."""
+        return self._renewed.generation if self._renewed is not None else 0
+
+    @property
+    def revocation(self) -> RevocationFile | None:
+        """The lists for client certificates; None: nobody looks whether one is revoked."""
+        return self._renewed.revocation if self._renewed is not None else None
+
     def open(self) -> None:
         """What has to be done before the first handshake. Raises OSError with a sentence."""
-        if self.revocation is not None:
-            self.revocation.report()
+        if self._renewed is not None:
+            self._renewed.report()
 
     def current(self) -> ssl.SSLContext:
         """The context for a new handshake: with the current pair and the current authorities for clients.
 
         After a renewal it is a new one, which resumes no session of the previous one: the client has to show
-        its certificate again, because its authority may have been removed.
+        its certificate again, because it may have been revoked, or its authority removed.
         """
-        if self._watched.is_due():
-            self._look()
-        return self._current
+        assert self._renewed is not None  # noqa: S101 - it is open
+        return self._renewed.current()
 
     def figures(self) -> dict[str, float]:
         """For the metrics. The files are looked at, as for a handshake."""
-        return figures_of(self.revocation, self.current)
+        return self._renewed.figures() if self._renewed is not None else {}
 
     def warnings(self) -> list[str]:
         """Sentences about revocation lists that refuse clients, now or soon. The files are looked at."""
-        if self.revocation is None:
-            return []
-        self.current()
-        return [sentence for sentence, _ in self.revocation.doubts()]
+        return self._renewed.warnings() if self._renewed is not None else []
 
     def pem(self) -> tuple[bytes, bytes]:
         """The key, and the certificates, for who has no use for a context. Raises OSError."""
@@ -108,66 +118,28 @@ class Certificate:
         """The authorities for client certificates, in PEM; None: none are requested. Raises OSError."""
         return self._client_ca.read_bytes() if self._client_ca is not None else None
 
-    def _look(self) -> None:
-        renewed = self.revocation if self.revocation is not None and self.revocation.look() else None
-        changed = self._watched.changed()
-        if not changed and renewed is None:
-            return
-        try:
-            self._current = self._load()
-        except (ValueError, OSError) as error:  # the latter of a file that goes just now
-            _log.error("%s; the certificate from before stays in use", error)
-            if renewed is not None:
-                renewed.install(self._current)  # of two lists of an authority OpenSSL takes the newest
-            return
-        self.generation += 1
-        if changed:
-            _log.info("the certificate %s was renewed", self._files[0])
-
-    def _load(self) -> ssl.SSLContext:
-        """Raises ValueError."""
+    def _make(self, contents: TlsContents) -> ssl.SSLContext:
+        """Raises ValueError, OSError."""
         context = _context()
-        certificate, key = self._files
-        for part, file in (("certificate", certificate), ("key", key)):
-            try:
-                file.open("rb").close()
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise ValueError(f"the TLS {part} {file} cannot be read: {reason}") from None
-        try:
-            context.load_cert_chain(certificate, key, password=_no_password)
-        except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                raise ValueError(f"the TLS key {key} is not that of the certificate {certificate}") from None
-            raise ValueError(f"{certificate} and {key} are no TLS certificate and its key, in PEM") from None
-        except _Encrypted:
-            raise ValueError(f"the TLS key {key} is encrypted: a gateway has nobody to ask") from None
+        load_pair(context, self._sources, contents)
         if self._client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            _believe(context, self._client_ca)
+            _believe(context, self._client_ca, contents.authorities)
             note_certificates(context)
-        if self.revocation is not None:
-            self.revocation.install(context)
+        if self._sources.crl is not None:
+            # Sessions are resumed without a look at the lists. OpenSSL's cache for TLS 1.2, which remains, is
+            # of this context, and there is a new one when the lists change, and when one of them ends.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         return context
 
 
-def _believe(context: ssl.SSLContext, file: Path) -> None:
+def _believe(context: ssl.SSLContext, file: Path, authorities: bytes) -> None:
     """Raises ValueError."""
     try:
-        context.load_verify_locations(file)
-    except ssl.SSLError:
+        context.load_verify_locations(cadata=text_of(authorities))
+    except (ssl.SSLError, ValueError):
         raise ValueError(f"{file} has no certificate of an authority for clients, in PEM") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ValueError(f"the authorities for clients {file} cannot be read: {reason}") from None
-
-
-class _Encrypted(Exception):
-    pass
-
-
-def _no_password() -> str:
-    raise _Encrypted
 
 
 def _context() -> ssl.SSLContext:

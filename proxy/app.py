@@ -366,7 +366,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             metrics,
             state=app.condition,
             addresses=lambda: app.addresses,
-            tls_warnings=lambda: tls_warnings(app.certificate, broker.figures()),
+            tls_warnings=lambda: tls_warnings(app.certificate, broker),
             faults=faults,
             membership=membership,
             reloads=app.reloads,

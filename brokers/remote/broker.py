@@ -117,6 +117,7 @@ class RemoteBroker(Broker):
             CommandRelay(access),
             Replies(access),
             reclaimer,
+            access.connections.tls,
         )
 
     def __repr__(self) -> str:

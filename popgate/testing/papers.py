@@ -96,15 +96,23 @@ class Papers:
         authorities: Sequence[Path] = (),
         begins: timedelta = timedelta(days=-1),
         ends: timedelta = timedelta(days=30),
+        extensions: Sequence[x509.ExtensionType] = (),
     ) -> bytes:
-        """A revocation list, in PEM, with the certificates of `pair` of these names and in these files."""
+        """A revocation list, in PEM, with the certificates of `pair` of these names and in these files.
+
+        `extensions`: of the list, critical unless it is its number.
+        """
         authority, now = _certificate(self.authority), datetime.now(UTC)
+        authority_key = self._private_key().public_key()
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(authority.subject)
             .last_update(now + begins)
             .next_update(now + ends)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key), critical=False)
         )
+        for extension in extensions:
+            builder = builder.add_extension(extension, not isinstance(extension, x509.CRLNumber))
         for file in (*(self.pair(name)[0] for name in names), *authorities):
             revoked = x509.RevokedCertificateBuilder()
             revoked = revoked.serial_number(_certificate(file).serial_number)

@@ -1,48 +1,86 @@
-"""Certificate revocation lists (RFC 5280 section 5): a file of them, checked before it is used, and renewed.
+"""Certificate revocation lists (RFC 5280 section 5): what is in a file of them, and which of them count.
 
-OpenSSL refuses every certificate whose issuer has no valid list. A file that would do that is therefore
-refused with a sentence where that can be known, and what will happen later is logged beforehand.
+OpenSSL refuses every certificate whose issuer has no valid list. It is given only lists that were understood
+here, encoded anew, one of each authority: what it would make of others in a file is no matter.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import re
 import ssl
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from popgate.tls.watched_files import WatchedFiles
+from popgate.tls.watched_files import as_file, contents_of
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-LONGEST_BYTES: Final = 16 << 20
-"""Of a file: some 350,000 revoked certificates, which take half a second to load."""
+LONGEST_BYTES: Final = 4 << 20
+"""Of a file: some 85,000 revoked certificates. It is read in the event loop, in about a tenth of a second."""
 _SOON: Final = timedelta(days=14)
-_SOON_PART: Final = 0.25
-"""Lists last for hours or for months: a warning comes in the last quarter, at most `_SOON` ahead."""
+_SOON_PART: Final = 0.05
+"""Lists last for hours or for months: a warning comes in the last twentieth, at most `_SOON` ahead.
+
+Weekly lists that are renewed half a day before their end are no reason for one."""
 _LABEL: Final = "X509 CRL"
 _BEGINNING: Final = re.compile(rb"-----BEGIN ([^-\r\n]+)-----")
 _BLOCK: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 
-_log = logging.getLogger(__name__)
+Identity = tuple[str, bytes]
+"""Of an authority: its name, and its key, which tells authorities of one name apart."""
+
+
+class Authorities:
+    """The certificates of those who may issue certificates, from a PEM file."""
+
+    def __init__(self, file: Path, data: bytes) -> None:
+        """Raises ValueError with a sentence."""
+        from cryptography import x509  # heavy, and wanted where lists are set only
+
+        self.file = file
+        self.data = data
+        try:
+            self.certificates: Sequence[x509.Certificate] = x509.load_pem_x509_certificates(data)
+            self.identities: Mapping[Identity, None] = dict.fromkeys(map(_identity, self.certificates))
+        except Exception as error:  # of many kinds: whatever the library does not understand
+            raise ValueError(f"lists cannot be compared with the authorities in {file}: {error}") from None
+
+    @classmethod
+    def read(cls, file: Path) -> Authorities:
+        """Raises ValueError with a sentence."""
+        return cls(file, contents_of(file, f"the authorities in {file}"))
+
+    def __repr__(self) -> str:
+        return f"<Authorities {self.file}>"
 
 
 @dataclass(slots=True, frozen=True)
 class RevocationList:
-    """Of one authority. `ends`: when it expires; None: never."""
+    """Of one authority. `number`: which of its lists (0: it numbers none); `ends`: None: never."""
 
-    issuer: str
+    identity: Identity
     begins: datetime
     ends: datetime | None
+    number: int
+    pem: bytes
+
+    @property
+    def issuer(self) -> str:
+        return self.identity[0]
+
+    @property
+    def age(self) -> tuple[datetime, int]:
+        """Greater for newer lists of an authority."""
+        return self.begins, self.number
+
+    def counts(self, now: datetime) -> bool:
+        """Whether it is valid."""
+        return self.begins <= now and (self.ends is None or now < self.ends)
 
     def warns_from(self) -> datetime | None:
         """From when on its end is near."""
@@ -51,22 +89,40 @@ class RevocationList:
         return self.ends - min(_SOON, (self.ends - self.begins) * _SOON_PART)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(frozen=True)
 class RevocationLists:
-    """The contents of a file: the list in force of each authority."""
+    """The contents of a file, as they count at a time: one list of each authority."""
 
     data: bytes
-    lists: tuple[RevocationList, ...]
-    missing: tuple[str, ...]
-    """The authorities without a list."""
+    authorities: Authorities
+    all: tuple[RevocationList, ...]
+    left_out: tuple[str, ...]
+    """What is not used, as the end of a sentence."""
+    now: datetime
 
-    def expired(self, now: datetime) -> RevocationList | None:
-        """One that has expired."""
-        return next((known for known in self.lists if known.ends is not None and known.ends <= now), None)
+    @cached_property
+    def by_identity(self) -> dict[Identity, RevocationList]:
+        """Of several lists of an authority the newest that is valid, or else the newest."""
+        chosen: dict[Identity, RevocationList] = {}
+        for known in sorted(self.all, key=lambda known: (known.counts(self.now), known.age)):
+            chosen[known.identity] = known
+        return chosen
 
-    def unripe(self, now: datetime) -> RevocationList | None:
-        """One that is not valid yet."""
-        return next((known for known in self.lists if known.begins > now), None)
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        return tuple(self.by_identity.values())
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The authorities without a list."""
+        absent = (each for each in self.authorities.identities if each not in self.by_identity)
+        return tuple(dict.fromkeys(name for name, _ in absent))
+
+    @cached_property
+    def until(self) -> datetime | None:
+        """When a list begins or ends next, so that others may count."""
+        times = (moment for known in self.all for moment in (known.begins, known.ends))
+        return min((moment for moment in times if moment is not None and moment > self.now), default=None)
 
     def install(self, context: ssl.SSLContext) -> None:
         """Have certificates of peers checked against them, and those of their authorities up to the root.
@@ -75,214 +131,79 @@ class RevocationLists:
         Raises ValueError, OSError.
         """
         try:
-            with _as_file(self.data) as name:
-                context.load_verify_locations(name)
+            if data := b"".join(known.pem for known in self.lists):
+                with as_file(data) as name:
+                    context.load_verify_locations(name)
         except ssl.SSLError as error:
             raise ValueError(f"OpenSSL does not take it: {error.reason or error}") from None
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-class RevocationFile:
-    """A file of lists. `setting` names it, `authorities` is the PEM file of those who may issue certificates.
-
-    `peers`: whose certificates are looked at, in plural. A renewed file that cannot be used, or that would
-    refuse peers that are accepted now, is logged, and the last good contents stay in force.
-    """
-
-    def __init__(
-        self,
-        setting: str,
-        file: Path,
-        authorities: Path,
-        *,
-        peers: str,
-        now: Callable[[], datetime] = _utc_now,
-    ) -> None:
-        """Raises ValueError with a sentence: setting, file and reason."""
-        self._setting = setting
-        self.file = file
-        self._authorities = authorities
-        self._peers = peers
-        self._now = now
-        self._retry_at: datetime | None = None
-        self._watched = WatchedFiles((file, authorities))
-        self._reported: set[str] = set()
-        self.current = self._read()
-
-    def __repr__(self) -> str:
-        return f"<RevocationFile {self.file} lists {len(self.current.lists)}>"
-
-    @property
-    def name(self) -> str:
-        """The setting and the file, as sentences begin."""
-        return f"{self._setting}, {self.file},"
-
-    def install(self, context: ssl.SSLContext) -> None:
-        """Raises ValueError with a sentence."""
-        try:
-            self.current.install(context)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{self.name} cannot be used: {error}") from None
-
-    def look(self) -> bool:
-        """Read the file again if it has changed; whether other lists are in force since.
-
-        What cannot be used is logged, and so is what makes OpenSSL refuse peers, now or soon.
-        """
-        before = self.current
-        if self._watched.changed() or (self._retry_at is not None and self._now() >= self._retry_at):
-            self._renew()
-        self.report()
-        return self.current is not before
-
-    def _renew(self) -> None:
-        self._retry_at = None
-        try:
-            read = self._read()
-            if read.data == self.current.data and read.missing == self.current.missing:
-                return
-            self._compare(read)
-        except ValueError as error:
-            _log.error("%s; the revocation lists from before stay in force", error)
-            return
-        self.current = read
-        self._reported.clear()
-        _log.info("the revocation lists %s were renewed: %s", self.file, _described(read.lists))
-
-    def report(self) -> None:
-        """Log each of `doubts` once."""
-        for sentence, is_now in self.doubts():
-            if sentence not in self._reported:
-                self._reported.add(sentence)
-                _log.log(logging.ERROR if is_now else logging.WARNING, "%s", sentence)
-
-    def doubts(self) -> Iterator[tuple[str, bool]]:
-        """Sentences about lists that are missing, expired or near their end; True: peers are refused now."""
-        now = self._now()
-        for issuer in self.current.missing:
-            yield self._doubt(f"no list of {issuer}"), True
-        for known in self.current.lists:
-            warns_from, a_list = known.warns_from(), f"a list of {known.issuer}"
-            if known.begins > now:
-                yield (
-                    self._doubt(f"{a_list} that is not valid before {_time(known.begins)}", "until then"),
-                    True,
-                )
-            elif known.ends is not None and known.ends <= now:
-                yield self._doubt(f"{a_list} that expired at {_time(known.ends)}"), True
-            elif known.ends is not None and warns_from is not None and warns_from <= now:
-                yield self._doubt(f"{a_list} that expires at {_time(known.ends)}", "from then on"), False
-
-    def _doubt(self, has: str, when: str = "") -> str:
-        refused = f"{self._peers} with a certificate from there are refused {when}".rstrip()
-        return f"{self.name} has {has}: {refused}"
-
-    def figures(self) -> dict[str, float]:
-        """For the metrics: `doubts`, and when the first list expires, in Unix seconds, if one does."""
-        ends = [known.ends.timestamp() for known in self.current.lists if known.ends is not None]
-        figures: dict[str, float] = {"tls_crl_warnings": sum(1 for _ in self.doubts())}
-        return {**figures, "tls_crl_expiry_timestamp_seconds": min(ends)} if ends else figures
-
-    def _read(self) -> RevocationLists:
-        """Raises ValueError with a sentence."""
-        from cryptography.exceptions import UnsupportedAlgorithm
-
-        try:
-            return read_lists(self.file, self._authorities)
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError(f"{self.name} {error}") from None
-
-    def _compare(self, read: RevocationLists) -> None:
-        """Raises ValueError for a file that would refuse peers that are accepted now."""
-        now = self._now()
-        listed = {known.issuer for known in self.current.lists} - set(self.current.missing)
-        if lost := listed & set(read.missing):
-            raise ValueError(f"{self.name} has no list of {min(lost)} any more")
-        if (unripe := read.unripe(now)) is not None and self.current.unripe(now) is None:
-            self._retry_at = unripe.begins
-            raise ValueError(
-                f"{self.name} has a list of {unripe.issuer} that is not valid before {_time(unripe.begins)}"
-            )
-        expired = read.expired(now)
-        if expired is not None and expired.ends is not None and self.current.expired(now) is None:
-            raise ValueError(
-                f"{self.name} has a list of {expired.issuer} that expired at {_time(expired.ends)}"
-            )
-
-
-def figures_of(revocation: RevocationFile | None, look: Callable[[], object]) -> dict[str, float]:
-    """For the metrics, after a look at the files; empty where there are no lists."""
-    if revocation is None:
-        return {}
-    look()
-    return revocation.figures()
-
-
-def read_lists(file: Path, authorities: Path) -> RevocationLists:
-    """The lists in a PEM file, one or several. Raises ValueError with the end of a sentence about it."""
-    from cryptography import x509  # heavy, and wanted where lists are set only
-
-    data = _contents(file)
-    known = _authorities_in(authorities)
-    newest: dict[tuple[str, bytes], RevocationList] = {}
+def lists_in(data: bytes, authorities: Authorities, now: datetime) -> RevocationLists:
+    """The lists in a PEM file, one or several. Raises ValueError with the end of a sentence; OSError."""
+    known: list[RevocationList] = []
+    left_out: dict[str, None] = {}
     for number, block in enumerate(_blocks(data), 1):
-        try:
-            read = x509.load_pem_x509_crl(block)
-            issuer, begins, ends = _dn(read.issuer), read.last_update_utc, read.next_update_utc
-        except ValueError as error:
-            raise ValueError(
-                f"has a list that cannot be read, the one with number {number}: {error}"
-            ) from None
-        key = issuer, _issuer_key(read, known)
-        before = newest.get(key)
-        if before is None or before.begins < begins:  # OpenSSL, too, takes the newest
-            newest[key] = RevocationList(issuer, begins, ends)
-    if not any(key for _, key in newest):
-        raise ValueError(f"has no list of an authority in {authorities}, but one of {min(newest)[0]}")
-    keys = {key for _, key in newest}
-    missing = dict.fromkeys(_dn(authority.subject) for authority in known if _key(authority) not in keys)
-    return RevocationLists(data, tuple(newest.values()), tuple(missing))
+        read, why = _understood(block, number, authorities)
+        if why:
+            left_out[why] = None
+        else:
+            known.append(read)
+    found = RevocationLists(data, authorities, tuple(known), tuple(left_out), now)
+    found.install(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))  # where it does no harm
+    return found
 
 
-@contextlib.contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """The name of a file with these contents, so that what was checked is used. Raises OSError.
-
-    OpenSSL reads lists from files only.
-    """
-    in_memory = sys.platform == "linux"  # where folders for temporary files may be read-only
-    with os.fdopen(os.memfd_create("lists"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        file.seek(0)
-        yield f"/proc/self/fd/{file.fileno()}" if in_memory else f"/dev/fd/{file.fileno()}"
+def has_usable(lists: RevocationLists) -> bool:
+    """Whether one is of a known authority; without it everybody would be refused."""
+    return any(identity in lists.by_identity for identity in lists.authorities.identities)
 
 
-def _contents(file: Path) -> bytes:
+def _understood(block: bytes, number: int, authorities: Authorities) -> tuple[RevocationList, str]:
+    """A list, and why it is left out. Raises ValueError."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
     try:
-        with file.open("rb") as opened:
-            data = opened.read(LONGEST_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if len(data) > LONGEST_BYTES:
-        raise ValueError(f"has more than {LONGEST_BYTES} bytes")
-    if not data.strip():
-        raise ValueError("is empty")
-    return data
+        read = x509.load_pem_x509_crl(block)
+        extensions = list(read.extensions)
+        issuer, begins, ends = _dn(read.issuer), read.last_update_utc, read.next_update_utc
+        pem = read.public_bytes(serialization.Encoding.PEM)
+        key, why = _issuer_key(read, authorities.certificates, extensions)
+    except Exception as error:  # of many kinds: whatever the library does not understand
+        raise ValueError(f"has a list that cannot be read, the one with number {number}: {error}") from None
+    if odd := _partial(extensions):
+        raise ValueError(f"has a list of {issuer} that {odd}")
+    count = next((each.value.crl_number for each in extensions if isinstance(each.value, x509.CRLNumber)), 0)
+    return RevocationList((issuer, key), begins, ends, count, pem), why
+
+
+def _partial(extensions: Iterable[x509.Extension[x509.ExtensionType]]) -> str:
+    """Why OpenSSL would not use it for all certificates of its issuer, or take it for what it is not."""
+    from cryptography import x509
+
+    for each in extensions:
+        if isinstance(each.value, x509.DeltaCRLIndicator):
+            return "has only what changed (a delta list): leave it out, the complete one is needed"
+        if isinstance(each.value, x509.IssuingDistributionPoint):
+            return "is for some certificates only (issuing distribution point): a complete one is needed"
+        if each.critical and not isinstance(each.value, x509.AuthorityKeyIdentifier):
+            return f"has a critical extension that OpenSSL does not know ({each.oid.dotted_string})"
+    return ""
 
 
 def _blocks(data: bytes) -> Sequence[bytes]:
     """Raises ValueError."""
+    if len(data) > LONGEST_BYTES:
+        raise ValueError(f"has more than {LONGEST_BYTES} bytes")
+    if not data.strip():
+        raise ValueError("is empty")
     labels = [label.decode("ascii", "replace") for label in _BEGINNING.findall(data)]
     if not labels:
         raise ValueError(
             f"has no revocation list in PEM (BEGIN {_LABEL}); openssl crl -inform DER converts one"
         )
-    # OpenSSL would take a certificate in that file for an authority to believe.
+    # A certificate in that file is a mistake: it might be taken for an authority to believe.
     other = next((label for label in labels if label != _LABEL), "")
     if other:
         raise ValueError(f"has a {other}, and may have revocation lists only ({_LABEL})")
@@ -292,42 +213,35 @@ def _blocks(data: bytes) -> Sequence[bytes]:
     return cast("list[bytes]", blocks)
 
 
-def _authorities_in(file: Path) -> Sequence[x509.Certificate]:
-    """Raises ValueError."""
+def _issuer_key(
+    read: x509.CertificateRevocationList,
+    authorities: Sequence[x509.Certificate],
+    extensions: Iterable[x509.Extension[x509.ExtensionType]],
+) -> tuple[bytes, str]:
+    """The key that signed it, and why it cannot be used.
+
+    Of an authority that is not known, as an intermediate one: what the list says of its key.
+    """
     from cryptography import x509
 
-    try:
-        return x509.load_pem_x509_certificates(file.read_bytes())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-    except ValueError as error:
-        reason = str(error)
-    raise ValueError(f"cannot be compared with the authorities in {file}: {reason}")
-
-
-def _issuer_key(read: x509.CertificateRevocationList, authorities: Sequence[x509.Certificate]) -> bytes:
-    """The key that signed it, which tells authorities of one name apart; empty: of none of these authorities.
-
-    Raises ValueError for a list that its authority did not sign, or may not.
-    """
     named = [authority for authority in authorities if authority.subject == read.issuer]
     for authority in named:
         if _has_signed(authority, read):
-            if not _may_sign(authority):
-                raise ValueError(
-                    f"has a list of {_dn(read.issuer)}, whose certificate does not allow it to sign lists"
-                    " (key usage cRLSign)"
-                )
-            return _key(authority)
+            may = _may_sign(authority)
+            reason = "whose certificate does not allow it to sign lists (key usage cRLSign)"
+            return _key(authority), "" if may else f"has a list of {_dn(read.issuer)}, {reason}"
     if named:
-        raise ValueError(f"has a list of {_dn(read.issuer)} that this authority has not signed")
-    return b""
+        return b"", f"has a list of {_dn(read.issuer)} that this authority has not signed"
+    said = (each.value for each in extensions if isinstance(each.value, x509.AuthorityKeyIdentifier))
+    return next((value.key_identifier or b"" for value in said), b""), ""
 
 
 def _has_signed(authority: x509.Certificate, read: x509.CertificateRevocationList) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     try:
         return read.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # a kind of key that signs nothing
+    except (TypeError, ValueError, UnsupportedAlgorithm):  # a kind of key that signs nothing
         return False
 
 
@@ -340,6 +254,10 @@ def _may_sign(authority: x509.Certificate) -> bool:
         return True
 
 
+def _identity(authority: x509.Certificate) -> Identity:
+    return _dn(authority.subject), _key(authority)
+
+
 def _key(authority: x509.Certificate) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
@@ -350,14 +268,3 @@ def _key(authority: x509.Certificate) -> bytes:
 
 def _dn(name: x509.Name) -> str:
     return name.rfc4514_string()
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _described(lists: Sequence[RevocationList]) -> str:
-    return "; ".join(
-        f"{known.issuer}, {f'until {_time(known.ends)}' if known.ends is not None else 'without an end'}"
-        for known in lists
-    )

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 _LOOK_S: Final = 1.0
 """No more often than that."""
+_RETRY_S: Final = 10.0
 
 _Stamp = tuple[int, int, int]
+
+
+class Unreadable(ValueError):
+    """A file that could not be read: that may pass without a change of the file."""
 
 
 class WatchedFiles:
@@ -20,6 +29,7 @@ class WatchedFiles:
         self._files = tuple(file for file in files if file is not None)
         self._now = now
         self._looked = now()
+        self._retry_at: float | None = None
         self._seen = self._stamps()
 
     def __repr__(self) -> str:
@@ -36,10 +46,14 @@ class WatchedFiles:
     def changed(self) -> bool:
         """Whether a file differs from the last look at it; of a file that is absent that is known, too."""
         stamps = self._stamps()
-        if stamps == self._seen:
+        if stamps == self._seen and (self._retry_at is None or self._now() < self._retry_at):
             return False
-        self._seen = stamps
+        self._seen, self._retry_at = stamps, None
         return True
+
+    def retry(self) -> None:
+        """Have `changed` return True again in 10 s: what failed may work then, with the same files."""
+        self._retry_at = self._now() + _RETRY_S
 
     def _stamps(self) -> tuple[_Stamp | None, ...]:
         return tuple(_stamp(file) for file in self._files)
@@ -51,3 +65,31 @@ def _stamp(file: Path) -> _Stamp | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def contents_of(file: Path, words: str, *, most: int = -1) -> bytes:
+    """At most `most` bytes of a file. Raises Unreadable; `words` begin its sentence."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(most)
+    except OSError as error:
+        raise Unreadable(f"{words} cannot be read: {reason_of(error)}") from None
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, to end a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
+@contextlib.contextmanager
+def as_file(data: bytes) -> Iterator[str]:
+    """The name of a file with these contents, so that what was checked is used. Raises OSError.
+
+    OpenSSL reads certificates, keys and lists from files only.
+    """
+    in_memory = sys.platform == "linux"  # where folders for temporary files may be read-only
+    with os.fdopen(os.memfd_create("popgate"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        file.seek(0)
+        yield f"/proc/self/fd/{file.fileno()}" if in_memory else f"/dev/fd/{file.fileno()}"

@@ -259,7 +259,8 @@ def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _doubtful_lists(settings: Settings) -> Iterator[tuple[str, str]]:
     """Revocation lists that are missing, expired or near their end."""
-    from popgate.tls.revocation_lists import RevocationFile
+    from popgate.tls.revocation_file import RevocationFile
+    from popgate.tls.revocation_lists import Authorities
 
     tls, remote = settings.tls, settings.remote
     given = (
@@ -268,7 +269,8 @@ def _doubtful_lists(settings: Settings) -> Iterator[tuple[str, str]]:
     )
     for name, file, authorities, peers in given:
         if file and authorities:
-            lists = RevocationFile(name, Path(file).expanduser(), Path(authorities).expanduser(), peers=peers)
+            known = Authorities.read(Path(authorities).expanduser())
+            lists = RevocationFile(name, Path(file).expanduser(), known, peers=peers)
             for sentence, _ in lists.doubts():
                 yield name, sentence
 

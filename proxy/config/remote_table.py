@@ -40,7 +40,7 @@ class Remote(Group):
     crl_file: str = Field(default="", max_length=4096)
     """PEM file of certificate revocation lists, one of each authority in `ca_file` and in the chains of
     brokers: brokers and name servers with a revoked certificate are not used, and none whose authority has no
-    valid list. Empty: revocation is not checked."""
+    valid list. At most 4 MiB. Empty: revocation is not checked."""
     cert_file: str = Field(default="", max_length=4096)
     """PEM file of the gateway's own certificate, for brokers that require one."""
     key_file: str = Field(default="", max_length=4096)

@@ -28,4 +28,4 @@ class Tls(Group):
     crl_file: str = Field(default="", max_length=4096)
     """PEM file of certificate revocation lists, one of each authority in `client_ca` and in the chains of
     clients: revoked client certificates are refused, and so are all whose authority has no valid list. At
-    most 16 MiB. Empty: revocation is not checked. Not with `transport=grpcio`."""
+    most 4 MiB. Empty: revocation is not checked. Not with `transport=grpcio`."""

@@ -6,9 +6,15 @@ from proxy.metrics.spec import Spec
 
 OF_REVOCATION = (
     Spec(
+        "popgate_tls_crl_refusing",
+        "gauge",
+        "Authorities without a valid list in `tls.crl_file`: their certificates are refused.",
+        over="max",
+    ),
+    Spec(
         "popgate_tls_crl_warnings",
         "gauge",
-        "Revocation lists in `tls.crl_file` that the log warns about: missing, expired or near their end.",
+        "Lists in `tls.crl_file` near their end or left out, and 1 for a renewed file that is not used.",
         over="max",
     ),
     Spec(
@@ -18,9 +24,15 @@ OF_REVOCATION = (
         over="min",
     ),
     Spec(
+        "popgate_broker_tls_crl_refusing",
+        "gauge",
+        "Authorities without a valid list in `remote.crl_file`: their certificates are refused.",
+        over="max",
+    ),
+    Spec(
         "popgate_broker_tls_crl_warnings",
         "gauge",
-        "Revocation lists in `remote.crl_file` that the log warns about: missing, expired or near their end.",
+        "Lists in `remote.crl_file` near their end or left out, and 1 for a renewed file that is not used.",
         over="max",
     ),
     Spec(

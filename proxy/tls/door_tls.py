@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from brokers.capabilities import ReportsTls
+from brokers.port import Broker
 from protocols.adapter import Listen, parse_listen
 from protocols.tls import Certificate
 from proxy.config.enums import TlsMode
@@ -91,12 +93,13 @@ def _check_revocation(settings: Settings, listens: Sequence[Listen]) -> None:
             )
 
 
-def tls_warnings(certificate: Certificate | None, broker_figures: Mapping[str, float]) -> list[str]:
-    """Sentences about revocation lists that are missing, expired or near their end."""
-    warnings = certificate.warnings() if certificate is not None else []
-    if count := int(broker_figures.get("tls_crl_warnings", 0)):
-        warnings.append(f"{count} of the lists in remote.crl_file are missing, expired or near their end")
-    return warnings
+def tls_warnings(certificate: Certificate | None, broker: Broker) -> list[str]:
+    """Sentences about revocation lists that are missing, expired, near their end, or refused."""
+    of_broker = broker.capability(ReportsTls)
+    return [
+        *(certificate.warnings() if certificate is not None else ()),
+        *(of_broker.tls_warnings() if of_broker is not None else ()),
+    ]
 
 
 class OwnCertificate(Certificate):

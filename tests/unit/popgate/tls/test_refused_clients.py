@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import pytest
 import uvloop
+from cryptography import x509
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
+from popgate.tls import refused_clients
 from popgate.tls.refused_clients import shake_hands
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S
@@ -23,6 +25,13 @@ DAY = timedelta(days=1)
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 PEER = ("203.0.113.7", 5000)
 PLACE = "grpc://127.0.0.1:8081"
+
+
+@pytest.fixture(autouse=True)
+def turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nobody had been refused for a second."""
+    for revoked in (True, False):
+        monkeypatch.setitem(refused_clients._turns, revoked, refused_clients._Turns())
 
 
 @pytest.fixture
@@ -192,7 +201,7 @@ async def test_expired_lists_let_nobody_in_and_say_so(
     certificate = Certificate(*papers.pair("gateway"), client_ca=papers.authority, crl_file=lists)
     certificate.open()
     assert f"tls.crl_file, {lists}, has a list of CN=authority that expired at" in caplog.text
-    assert certificate.figures()["tls_crl_warnings"] == 1
+    assert certificate.figures()["tls_crl_refusing"] == 1
     assert not await served(certificate, context_of(papers, papers.pair("good")))
     assert "or of one further up, has expired; subject 'CN=good'" in caplog.records[-1].getMessage()
 
@@ -265,7 +274,9 @@ async def test_the_certificate_is_taken_from_the_handshake_only(papers: Papers) 
     assert Greeter.secured is not None
     assert certificate.current()._msg_callback is not None  # type: ignore[attr-defined]
     assert Greeter.secured.context._msg_callback is None  # type: ignore[attr-defined]
-    assert Greeter.secured.getpeercert() is not None
+    shown = Greeter.secured.getpeercert()
+    assert shown is not None
+    assert shown["subject"] == ((("commonName", "good"),),), "as authenticators read it later"
 
 
 async def test_without_what_names_the_certificate_the_reason_is_there(
@@ -278,3 +289,102 @@ async def test_without_what_names_the_certificate_the_reason_is_there(
         f"the certificate of a client is refused at {PLACE}: it has expired; it cannot be shown,"
         " from a process of this machine"
     )
+
+
+# -- what a stranger may make a gateway do ----------------------------------------------------------
+
+
+def refused(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, "in OpenSSL's words"
+    return error
+
+
+def noted(encoded: bytes) -> list[tuple[int, bytes]]:
+    """A client's Certificate message with that certificate, of TLS 1.2."""
+    one = len(encoded).to_bytes(3) + encoded
+    body = len(one).to_bytes(3) + one
+    shown: list[tuple[int, bytes]] = []
+    token = refused_clients._message.set(shown)
+    refused_clients._note(None, "read", None, None, 11, b"\x0b" + len(body).to_bytes(3) + body)
+    refused_clients._message.reset(token)
+    return shown
+
+
+def encoded(file: Path) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(file.read_text())
+
+
+def with_serial(file: Path, serial: bytes) -> bytes:
+    """That certificate with another serial number, up to 64 KiB long; its signature is wrong then."""
+
+    def element(tag: int, content: bytes) -> bytes:
+        return bytes((tag, 0x82)) + len(content).to_bytes(2) + content
+
+    read = x509.load_pem_x509_certificate(file.read_bytes())
+    number = read.serial_number.to_bytes(20).lstrip(b"\0")
+    number = b"\0" * (number[0] >> 7) + number
+    before = bytes((2, len(number))) + number
+    body = read.tbs_certificate_bytes
+    assert body[:2] == b"\x30\x82"
+    assert before in body
+    tbs = element(0x30, body[4:].replace(before, element(2, serial), 1))
+    rest = encoded(file)[4 + len(body) :]
+    return element(0x30, tbs + rest)
+
+
+def test_a_long_serial_number_does_not_fill_the_log(papers: Papers, caplog: pytest.LogCaptureFixture) -> None:
+    long = with_serial(papers.pair("bad")[0], b"\x7f" + b"\x55" * 5_000)
+    refused_clients._report(refused(10), noted(long), "a client", PLACE)
+    (line,) = caplog.records
+    assert f"subject 'CN=bad', serial 7F{'55' * 19}, valid from" in line.getMessage()
+
+
+def test_a_long_certificate_is_not_read_or_kept(caplog: pytest.LogCaptureFixture) -> None:
+    shown = noted(bytes(60_000))
+    assert sum(len(begin) for _, begin in shown) <= 8 << 10
+    refused_clients._report(refused(20), shown, "a client", PLACE)
+    assert "; it is too long to be shown, from a client" in caplog.records[-1].getMessage()
+
+
+def test_few_certificates_are_read_in_a_second(
+    papers: Papers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of strangers do not keep a revoked one from being named."""
+    clock = MovableClock()
+    for revoked in (True, False):
+        monkeypatch.setitem(refused_clients._turns, revoked, refused_clients._Turns(clock.monotonic))
+    shown = noted(encoded(papers.pair("bad")[0]))
+    for _ in range(11):
+        refused_clients._report(refused(20), shown, "a client", PLACE)
+    named = ["subject 'CN=bad'" in line.getMessage() for line in caplog.records]
+    assert named == [True] * 10 + [False]
+    assert "it is not shown, because many are refused" in caplog.records[-1].getMessage()
+    refused_clients._report(refused(23), shown, "a client", PLACE)
+    assert "it is revoked" in caplog.records[-1].getMessage()
+    assert "subject 'CN=bad'" in caplog.records[-1].getMessage()
+    clock.advance(1.0)
+    refused_clients._report(refused(20), shown, "a client", PLACE)
+    assert "subject 'CN=bad'" in caplog.records[-1].getMessage()
+
+
+def test_lines_of_revoked_clients_are_sampled_for_themselves(caplog: pytest.LogCaptureFixture) -> None:
+    """The sampler counts by template (proxy.logs)."""
+    for code in (10, 20, 23):
+        refused_clients._report(refused(code), [], "a client", PLACE)
+    expired, stranger, revoked = (line.msg for line in caplog.records)
+    assert expired == stranger != revoked
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (8, "the revocation list of its issuer, or of one further up, is signed by somebody else"),
+        (36, "has a critical extension that is not known"),
+        (44, "is for other certificates"),
+        (99, "in OpenSSL's words"),
+    ],
+)
+def test_reasons_are_in_words(caplog: pytest.LogCaptureFixture, code: int, why: str) -> None:
+    refused_clients._report(refused(code), [], "a client", PLACE)
+    assert why in caplog.records[-1].getMessage()

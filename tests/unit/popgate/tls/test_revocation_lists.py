@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import pytest
 
 from popgate.testing.papers import Papers
 from popgate.tls import revocation_lists
-from popgate.tls.revocation_lists import RevocationFile
+from popgate.tls.revocation_file import RevocationFile
+from popgate.tls.revocation_lists import Authorities
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -61,7 +63,16 @@ def put(tmp_path: Path) -> Callable[[bytes], Path]:
 
 
 def opened(file: Path, authorities: Path, today: Callable[[], datetime] | None = None) -> RevocationFile:
-    return RevocationFile("tls.crl_file", file, authorities, peers="clients", now=today or Today())
+    known = Authorities.read(authorities)
+    return RevocationFile("tls.crl_file", file, known, peers="clients", now=today or Today())
+
+
+def looked(lists: RevocationFile, authorities: Path | None = None) -> bool:
+    """As a listener looks at them; whether others are in force since."""
+    before = lists.current
+    lists.accept(lists.look(Authorities.read(authorities) if authorities is not None else before.authorities))
+    lists.report()
+    return lists.current is not before
 
 
 def refusal(file: Path, authorities: Path) -> str:
@@ -81,7 +92,7 @@ def test_one_list_and_several(
     assert not lists.current.missing
     assert not list(lists.doubts())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    lists.install(context)
+    lists.current.install(context)
     assert context.cert_store_stats() == {"x509": 0, "crl": 2, "x509_ca": 0}
     assert context.verify_flags & ssl.VERIFY_CRL_CHECK_CHAIN == ssl.VERIFY_CRL_CHECK_CHAIN
 
@@ -92,7 +103,7 @@ def test_what_was_checked_is_used_also_when_the_file_changes(
     lists = opened(put(papers.revocations()), papers.authority)
     put(b"")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    lists.install(context)
+    lists.current.install(context)
     assert context.cert_store_stats()["crl"] == 1
 
 
@@ -144,16 +155,17 @@ def test_authorities_that_cannot_be_read_are_named(
     odd = tmp_path / "odd.pem"
     odd.write_text("nonsense")
     for authorities in (odd, tmp_path / "absent"):
-        assert f"the authorities in {authorities}" in refusal(put(papers.revocations()), authorities)
+        with pytest.raises(ValueError, match=re.escape(f"the authorities in {authorities}")):
+            opened(put(papers.revocations()), authorities)
 
 
 def test_an_authority_without_a_list_is_a_doubt(
     papers: Papers, both: Path, put: Callable[[bytes], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     lists = opened(put(papers.revocations()), both)
-    assert lists.figures()["tls_crl_warnings"] == 1
+    assert lists.figures()["tls_crl_refusing"] == 1
     for _ in range(3):
-        lists.look()
+        looked(lists)
     (line,) = caplog.records
     assert "has no list of CN=others: clients with a certificate from there are refused" in line.getMessage()
     assert line.levelname == "ERROR"
@@ -172,7 +184,7 @@ def test_of_two_authorities_of_one_name_each_needs_a_list(
 def test_lists_near_their_end_are_reported_beforehand(
     papers: Papers, put: Callable[[bytes], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the last quarter of the time for which they are made, and at most 14 days ahead."""
+    """In the last twentieth of the time for which they are made, and at most 14 days ahead."""
     today = Today()
     begin = today.now
     lists = opened(put(papers.revocations(begins=timedelta(), ends=8 * DAY)), papers.authority, today)
@@ -180,19 +192,20 @@ def test_lists_near_their_end_are_reported_beforehand(
     (known,) = lists.current.lists
     assert known.ends is not None
     assert lists.figures()["tls_crl_expiry_timestamp_seconds"] == known.ends.timestamp()
-    today.now = begin + 6 * DAY - HOUR
-    lists.look()
+    today.now = begin + 7 * DAY
+    looked(lists)
     assert not caplog.records
-    today.now = begin + 6 * DAY + HOUR
+    today.now = begin + 7.75 * DAY
     for _ in range(2):
-        lists.look()
+        looked(lists)
     assert "has a list of CN=authority that expires at" in caplog.records[-1].getMessage()
     today.now = begin + 8 * DAY + HOUR
     for _ in range(2):
-        lists.look()
+        looked(lists)
     assert "has a list of CN=authority that expired at" in caplog.records[-1].getMessage()
     assert [line.levelname for line in caplog.records] == ["WARNING", "ERROR"]
-    assert lists.figures()["tls_crl_warnings"] == 1
+    assert lists.figures()["tls_crl_refusing"] == 1
+    assert lists.figures()["tls_crl_warnings"] == 0
 
     long = opened(put(papers.revocations(begins=-365 * DAY, ends=15 * DAY)), papers.authority)
     assert not list(long.doubts())
@@ -224,7 +237,7 @@ def test_half_a_renewal_leaves_the_lists_from_before_in_force(
         caplog.clear()
         put(data)
         for _ in range(3):
-            assert not lists.look()
+            assert not looked(lists)
         assert lists.current is before
         (line,) = caplog.records
         assert line.getMessage().startswith(f"tls.crl_file, {file}, ")
@@ -232,12 +245,12 @@ def test_half_a_renewal_leaves_the_lists_from_before_in_force(
         assert line.getMessage().endswith("the revocation lists from before stay in force")
     caplog.clear()
     file.unlink()
-    assert not lists.look()
+    assert not looked(lists)
     assert "cannot be read: no such file" in caplog.text
     put(whole)
-    assert lists.look()
+    assert looked(lists)
     assert lists.current.data == whole
-    assert not lists.look()
+    assert not looked(lists)
 
 
 def test_a_renewed_file_that_would_refuse_everybody_is_not_taken(
@@ -250,7 +263,7 @@ def test_a_renewed_file_that_would_refuse_everybody_is_not_taken(
         (others.revocations() + papers.revocations(begins=-9 * DAY, ends=-DAY), "that expired at"),
     ):
         put(data)
-        assert not lists.look()
+        assert not looked(lists)
         assert lists.current.data == good
         assert reason in caplog.records[-1].getMessage()
 
@@ -262,11 +275,11 @@ def test_lists_that_are_not_valid_yet_are_taken_when_they_are(
     lists = opened(put(papers.revocations()), papers.authority, today)
     put(papers.revocations("bad", begins=2 * HOUR))
     for _ in range(3):
-        assert not lists.look()
+        assert not looked(lists)
     (line,) = caplog.records
     assert "that is not valid before" in line.getMessage()
     today.now += 3 * HOUR
-    assert lists.look()
+    assert looked(lists)
 
 
 def test_lists_that_have_expired_are_better_than_none_at_the_start(
@@ -278,7 +291,7 @@ def test_lists_that_have_expired_are_better_than_none_at_the_start(
     assert is_now
     assert "expired at" in sentence
     put(papers.revocations())
-    assert lists.look()
+    assert looked(lists)
     assert not list(lists.doubts())
 
 

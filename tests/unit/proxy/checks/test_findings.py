@@ -98,7 +98,7 @@ def test_revocation_lists_that_cannot_be_used_are_a_fault(tmp_path: Path) -> Non
     assert f"{tmp_path}/lists.pem, has no revocation list in PEM" in one.what
 
 
-@pytest.mark.parametrize(("begins", "ends", "verb"), [(-3, 1, "expires"), (-3, -1, "expired")])
+@pytest.mark.parametrize(("begins", "ends", "verb"), [(-29, 1, "expires"), (-3, -1, "expired")])
 def test_revocation_lists_that_end_are_a_warning(tmp_path: Path, begins: int, ends: int, verb: str) -> None:
     papers = Papers(tmp_path)
     lists = papers.revocations(begins=timedelta(days=begins), ends=timedelta(days=ends))
@@ -110,7 +110,7 @@ def test_revocation_lists_that_end_are_a_warning(tmp_path: Path, begins: int, en
 
 def test_revocation_lists_for_brokers_that_end_are_a_warning(tmp_path: Path) -> None:
     papers, lists = Papers(tmp_path), tmp_path / "lists.pem"
-    lists.write_bytes(papers.revocations(begins=timedelta(days=-9), ends=timedelta(days=1)))
+    lists.write_bytes(papers.revocations(begins=timedelta(days=-29), ends=timedelta(days=1)))
     remote = f"[remote]\ntls = true\nca_file = '{papers.authority}'\ncrl_file = '{lists}'\n"
     findings = found(tmp_path, f"broker = 'rocketmq://127.0.0.1:1'\n{remote}")
     (one,) = [finding for finding in findings if finding.name == "remote.crl_file"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokers.remote.broker import RemoteBroker
+from brokers.remote.settings import RemoteSettings, Tls
+from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
 from protocols.adapter import parse_listen
 from protocols.tls import Certificate
@@ -14,7 +18,7 @@ from proxy.config.error import SettingsWrong
 from proxy.config.loader import load_settings
 from proxy.config.settings import Settings
 from proxy.tls import door_tls
-from proxy.tls.door_tls import OWN_FOLDER, certificate, door_urls
+from proxy.tls.door_tls import OWN_FOLDER, certificate, door_urls, tls_warnings
 from proxy.tls.self_signed import CERTIFICATE, KEY
 
 PLAIN = "grpc://127.0.0.1:8081"
@@ -123,6 +127,20 @@ def test_lists_are_refused_where_the_transport_takes_none(tmp_path: Path) -> Non
     assert found.revocation is not None
     with pytest.raises(SettingsWrong, match=r"tls\.crl_file has no effect at grpc://127\.0\.0\.1:8081"):
         certificate(wanted, [secured])
+
+
+def test_warnings_about_lists_name_file_authority_and_date(tmp_path: Path) -> None:
+    """Those for clients and those for brokers."""
+    papers, lists = Papers(tmp_path), tmp_path / "lists.pem"
+    lists.write_bytes(papers.revocations(begins=timedelta(days=-3), ends=timedelta(days=-1)))
+    shown = Certificate(*papers.pair("gateway"), client_ca=papers.authority, crl_file=lists)
+    remote = RemoteSettings(name_servers=("127.0.0.1:1",), tls=Tls(ca=papers.authority, crl=lists))
+    clock = MovableClock()
+    broker = RemoteBroker(remote, clock=clock)
+    of_clients, of_brokers = tls_warnings(shown, broker)
+    for sentence, name in ((of_clients, "tls"), (of_brokers, "remote")):
+        assert sentence.startswith(f"{name}.crl_file, {lists}, has a list of CN=authority that expired at ")
+    assert tls_warnings(None, RemoteBroker(RemoteSettings(name_servers=("127.0.0.1:1",)), clock=clock)) == []
 
 
 def test_where_none_can_be_made_it_is_said_what_to_set(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import ssl
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brokers.remote.rpc.connection_pool import ConnectionPool
-from brokers.remote.rpc.tls import BrokerTls, client_context
+from brokers.remote.rpc.tls import BrokerTls
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest, BrokerUnavailable
 from popgate.testing.clock import MovableClock
@@ -148,8 +150,8 @@ def test_files_that_cannot_be_used_are_refused_with_a_sentence(papers: Path, tmp
         Tls(certificate=papers / "client.pem", key=papers / "server.key"),
         Tls(key=papers / "client.key"),
     ):
-        with pytest.raises(BadRequest, match=r"cannot be|needs its certificate"):
-            client_context(tls)
+        with pytest.raises(BadRequest, match=r"cannot be|needs its certificate|is not that of"):
+            BrokerTls(tls)
 
 
 # -- revocation lists, and files that are renewed ---------------------------------------------------
@@ -239,3 +241,38 @@ def test_lists_for_brokers_that_cannot_be_used_are_named(made: Papers, tmp_path:
     ):
         with pytest.raises(BadRequest, match=r"remote\.crl_file.*" + re.escape(said)):
             BrokerTls(tls)
+
+
+def test_too_many_open_files_leave_what_is_in_use(
+    made: Papers, tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations())
+    tls = BrokerTls(Tls(ca=made.authority, crl=lists), clock.monotonic)
+    first = tls.current()
+    lists.write_bytes(made.revocations("bad"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", _refuse)
+        clock.advance(1.0)
+        assert tls.current() is first
+        assert any("too many" in sentence.lower() for sentence in tls.tls_warnings())
+    clock.advance(10.0)
+    assert tls.current() is not first
+    assert first.cert_store_stats()["crl"] == 1, "it is never changed"
+    assert not tls.tls_warnings()
+
+
+def _refuse(*_: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_an_encrypted_key_asks_nobody(made: Papers) -> None:
+    certificate, _ = made.pair("gateway")
+    with pytest.raises(BadRequest, match="is encrypted: a gateway has nobody to ask"):
+        BrokerTls(Tls(ca=made.authority, certificate=certificate, key=made.encrypted("gateway")))
+
+
+def test_an_empty_file_of_authorities_is_not_the_system(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(b"")
+    with pytest.raises(BadRequest, match="cannot be read"):
+        BrokerTls(Tls(ca=tmp_path / "ca.pem"))
