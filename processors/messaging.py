@@ -257,7 +257,7 @@ class MessagingProcessor:
         """Whether a message may come with its block of properties, and without what it was made of."""
         return self._sender.takes_blocks
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
         return await self._sender.send_packed(context, packed)
 

@@ -75,7 +75,7 @@ class Pair:
                 *(one_by_one.send(CONTEXT, batch.unpack()) for batch in batches)
             )
             told_packed = await asyncio.gather(*(packed.send_packed(CONTEXT, batch) for batch in batches))
-            assert told_packed == told_singly
+            assert [[*results] for results in told_packed] == told_singly
             assert all(isinstance(one, Sent) for results in told_packed for one in results)
             if gap_ms > 0:
                 self.clock.advance(gap_ms / 1000)
@@ -100,6 +100,8 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (-1, False)) -> PackedMessages:
     queue_id, may_come_again = way
     ids = [f"{serial}-{number}" for number, *_ in said]
+    shared: dict[tuple[int, str], tuple[int, str]] = {}
+    """Those that were born together have one origin, as in what doors pack."""
     return PackedMessages(
         topic,
         ids,
@@ -110,8 +112,8 @@ def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (
         ],
         [flag for _, _, flag, *_ in said],
         producer_group=topic,
-        origins=[(born_ms, host) for _, _, _, born_ms, host, *_ in said],
-        keys=[keys for *_, keys, _ in said],
+        origins=[shared.setdefault((born_ms, host), (born_ms, host)) for _, _, _, born_ms, host, *_ in said],
+        keys=[tuple(key.encode() for key in keys) for *_, keys, _ in said],
         broker="popgate" if queue_id >= 0 else "",
         queue_id=queue_id,
         may_come_again=may_come_again,

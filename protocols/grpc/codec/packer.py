@@ -30,7 +30,7 @@ _PLAIN = frozenset((0, 1))
 _MOST_BYTES = 1 << 30
 _STATUS_FIELD = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
 """The status of an answer, and that of each of its entries: both have the number 1."""
-_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[str, ...]]
+_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[bytes, ...]]
 """Of a message: its id, its body, its properties, when and where it was born, its keys."""
 
 
@@ -180,7 +180,7 @@ class Packer:
             or block.translate(None, PRINTABLE) != _PAIRS[count]
         ):
             return None
-        return message_id, body, block, (born_ms, host), keys
+        return message_id, body, block, (born_ms, host), tuple([key.encode() for key in keys])
 
 
 def _keys(system: pb.SystemProperties) -> tuple[str, ...] | None:

@@ -66,7 +66,7 @@ class PlainSend:
         """0 where nothing is said; anything from 0 on may be."""
         self.hosts: list[str] = []
         """Where they were born; empty where nothing is said."""
-        self.keys: list[tuple[str, ...]] = []
+        self.keys: list[tuple[bytes, ...]] = []
         self.largest_body = 0
         self.smallest_body = 0
         self.most_properties = 0
@@ -225,7 +225,7 @@ class _Reader:
         size: i64
         after: i64
         born_ms: i64 = 0
-        keys: tuple[str, ...] = ()
+        keys: tuple[bytes, ...] = ()
         message_id = tags = joined = host = b""
         has_tag = has_id = has_time = has_host = False
         while at < end:
@@ -274,7 +274,7 @@ class _Reader:
                 if self._text > MOST_TEXT_BYTES:
                     return False
                 joined = b"%b %b" % (joined, field) if keys else field
-                keys = (*keys, field.decode("latin-1"))
+                keys = (*keys, field)
             elif tag == 0x42 and not has_host:
                 has_host = True
                 host = data[at:after]
