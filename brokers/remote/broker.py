@@ -165,7 +165,7 @@ class RemoteBroker(Broker):
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         return await self._sender.send(context, messages)
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         return await self._sender.send_packed(context, packed)
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:

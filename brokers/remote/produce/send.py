@@ -93,7 +93,7 @@ class Sender(ForwardsBatches):
             return await self.send_packed(context, PackedMessages.pack(topic, messages))
         return await self._send_apart(topic, messages, self._until(context))
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         until = self._until(context)
         large = packed.size > MOST_BYTES or len(packed.message_ids) > MOST_MESSAGES
         if large or not may_batch(packed.topic):
