@@ -15,7 +15,6 @@ from typing import Any
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
-from popgate.messages.packed_messages import SentTogether
 from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientHandle, ClientKind
@@ -345,8 +344,6 @@ class MessagingService(Positions):
 def _sends_told(
     results: Sequence[Sent | GatewayError], context: Context
 ) -> rpc.SendMessageResponse | EncodedAnswer:
-    if isinstance(results, SentTogether):
-        return EncodedAnswer(encode_sent(results))
     stored = [result for result in results if not isinstance(result, GatewayError)]
     if len(stored) == len(results):
         return EncodedAnswer(encode_sent(stored))
