@@ -93,6 +93,16 @@ class TestWhatIsPassedOn:
             assert run.starts == [sum(map(len, several[:number])) for number in range(len(several))]
             assert (run.body_bytes, run.is_cut) == (sum(length for *_, length in plain), False)
 
+    @pytest.mark.parametrize("bits", [0x01, 0x10, 0x20, 0x80, 0xFF])
+    def test_is_no_run_wherever_it_is_damaged(self, bits: int) -> None:
+        sound = record("T", b"body", b"TAGS\x01red\x02", HOSTS[0], HOSTS[0])
+        for at in range(len(sound)):
+            spoiled = bytearray(sound)
+            spoiled[at] ^= bits
+            parts = plain_parts(bytes(spoiled))
+            run = plain_run([bytes(spoiled)], b"T", 7, 5, 1 << 20)
+            assert (run is not None) == (parts is not None and parts[:2] == (len(sound), 7)), at
+
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
