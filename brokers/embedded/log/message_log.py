@@ -159,9 +159,25 @@ class MessageLog:
 
         They tell their origins and keys. Raises LocalWireError, having added nothing.
         """
+        count = len(message_ids)
+        if count == 1:  # what is done once for all costs more than it saves
+            born_ms, host = packed.origins[0]
+            return self.append_new(
+                topic,
+                queue_id,
+                packed.bodies[0],
+                packed.properties[0],
+                message_ids[0],
+                packed.keys[0],
+                now_ms,
+                packed.sys_flag,
+                packed.flags[0],
+                born_ms or now_ms,
+                pack_host(host),
+                store_host,
+            )
         queue = topic.queues[queue_id]
-        topic_id = topic.id
-        first, count = queue.maximum, len(message_ids)
+        topic_id, first = topic.id, queue.maximum
         store_ms = now_ms if now_ms > queue.last_store_ms else queue.last_store_ms
         records = encode_records(
             topic.packed_name,
