@@ -37,10 +37,28 @@ def read_popped(
     body, at = answer.body, 0
     while at < len(body):
         record = decode_record(body, at)
-        at += record.size
-        queue_id, offset, commit_offset = record.queue_id, record.offset, record.commit_offset
-        properties, before = record.properties, record.reconsume_times
-        if plain and record.topic == topic and _POP_CK not in properties:
+        # At once: by name each costs as much as all of them.
+        (
+            stored_topic,
+            queue_id,
+            offset,
+            commit_offset,
+            content,
+            properties,
+            sys_flag,
+            flag,
+            _,
+            _,
+            store_ms,
+            store_host,
+            before,
+            _,
+            _,
+            size,
+        ) = record
+        at += size
+        born_ms, born_host = sender_ms(record), sender_host(record)
+        if plain and stored_topic == topic and _POP_CK not in properties:
             start = starts.get((OF_TOPIC, queue_id), offset)
             handle = f"{start} {ends} {queue_id} {offset} {commit_offset}"
         else:
@@ -69,13 +87,13 @@ def read_popped(
                 queue_id,
                 offset,
                 commit_offset,
-                record.sys_flag,
-                record.flag,
-                sender_ms(record),
-                sender_host(record),
-                record.store_ms,
-                host_text(record.store_host),
-                record.body,
+                sys_flag,
+                flag,
+                born_ms,
+                born_host,
+                store_ms,
+                host_text(store_host),
+                content,
                 properties,
                 before + 1 if before > 0 else 1,
                 handle,

@@ -154,7 +154,7 @@ class AckBatcher:
         for ack in acks:
             topic, group, receipt, _ = ack
             # All of it but the offsets of the message.
-            key = (topic, group, *receipt[:7])
+            key = (topic, group, receipt[:7])
             entry = merged.get(key)
             if entry is None:
                 merged[key] = ack, [receipt.offset]

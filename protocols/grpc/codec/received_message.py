@@ -19,9 +19,16 @@ from popgate.wire.messages.properties import RESERVED, split_properties
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 
+try:
+    # That of hashlib is OpenSSL's, which takes as long to begin as this one for all of a short body.
+    from _md5 import md5 as short_md5  # type: ignore[import-not-found]
+except ImportError:
+    short_md5 = md5
+
 _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_SHORT_BODY = 1024
 _LARGEST_BODY = 64 * 1024 * 1024
 """Bytes that a body may unpack to; a larger one is delivered packed."""
 LATEST_MS = 253_402_300_799_999
@@ -76,19 +83,17 @@ NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
 """The lowest seven bits of a number that has more."""
 
 
-class _Lengths(dict[int, bytes]):
-    """Encoded lengths, cached: encoding one costs more than a look-up."""
-
-    def __missing__(self, size: int) -> bytes:
-        return varint(size)
+_LENGTHS = [varint(size) for size in range(1100)]
 
 
-_LENGTHS = _Lengths((size, varint(size)) for size in range(1100))
+def encode_length(size: int) -> bytes:
+    """As protobuf writes it before what it is the length of: most are short, and made once."""
+    return _LENGTHS[size] if size < 1100 else varint(size)
 
 
 def _field(tag: bytes, value: bytes) -> bytes:
     """A field of bytes, text or a message."""
-    return tag + _LENGTHS[len(value)] + value
+    return tag + encode_length(len(value)) + value
 
 
 @lru_cache(maxsize=1024)
@@ -101,7 +106,7 @@ def encode_time(ms: int) -> bytes:
     encoded = (b"\x08" + varint(seconds) if seconds else b"") + (
         b"\x10" + varint(rest * 1_000_000) if rest else b""
     )
-    return _LENGTHS[len(encoded)] + encoded
+    return encode_length(len(encoded)) + encoded
 
 
 @lru_cache(maxsize=256)
@@ -134,13 +139,15 @@ def _host_of(born_host: str) -> bytes:
 
 def md5_text(body: bytes) -> str:
     """In upper case: clients compare it as text (pitfall 29)."""
-    return md5(body, usedforsecurity=False).hexdigest().upper()
+    digest = (short_md5 if len(body) < _SHORT_BODY else md5)(body, usedforsecurity=False)
+    text: str = digest.hexdigest()
+    return text.upper()
 
 
 def encode_received(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
     """A `ReceiveMessageResponse` with this message."""
     message = encode_message(stored, topic)
-    return b"\x12" + _LENGTHS[len(message)] + message
+    return b"\x12" + encode_length(len(message)) + message
 
 
 def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
@@ -170,16 +177,16 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         kind, rare = _type_of(properties), _rare_fields(properties)
     parts = [
         b"\x1a",
-        _LENGTHS[len(message_id)],
+        encode_length(len(message_id)),
         message_id,
         b"\x22\x24\x08\x02\x12\x20",  # a digest of type MD5, with 32 characters
-        md5(body, usedforsecurity=False).hexdigest().upper().encode(),
+        md5_text(body).encode(),
         b"\x28\x02\x30" if packed else b"\x28\x01\x30",
         _LENGTHS[kind],
         b"\x3a",
         encode_time(stored.born_ms),
         b"\x42",
-        _LENGTHS[len(born_host)],
+        encode_length(len(born_host)),
         born_host,
         b"\x4a",
         encode_time(stored.store_ms),
@@ -190,15 +197,15 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     ]
     tag = get(_TAGS)
     if tag is not None:
-        parts += (b"\x0a", _LENGTHS[len(tag)], tag)
+        parts += (b"\x0a", encode_length(len(tag)), tag)
     keys = get(_KEYS)
     if keys is not None:
         for key in keys.split(b" "):
             if key:
-                parts += (b"\x12", _LENGTHS[len(key)], key)
+                parts += (b"\x12", encode_length(len(key)), key)
     if stored.receipt:
         receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
-        parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
+        parts += (b"\x62", encode_length(len(receipt)), receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:
             parts.append(_hidden_for(told_by[2]))
@@ -206,11 +213,11 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     parts = [_topic(stored.topic, namespace)]
     for key, value in properties.items():
         if key not in HIDDEN:
-            key_length = _LENGTHS[len(key)]
-            length = _LENGTHS[len(value)]
+            key_length = encode_length(len(key))
+            length = encode_length(len(value))
             size = 2 + len(key_length) + len(key) + len(length) + len(value)
-            parts += (b"\x12", _LENGTHS[size], b"\x0a", key_length, key, b"\x12", length, value)
-    parts += (b"\x1a", _LENGTHS[len(system)], system, b"\x22", _LENGTHS[len(body)], body)
+            parts += (b"\x12", encode_length(size), b"\x0a", key_length, key, b"\x12", length, value)
+    parts += (b"\x1a", encode_length(len(system)), system, b"\x22", encode_length(len(body)), body)
     return b"".join(parts)
 
 
