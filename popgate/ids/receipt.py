@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from popgate.errors import IllegalReceipt
 
-ORDERED = 999
+ORDERED: Final = 999
 """The revive queue id that marks an ordered pop."""
-OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2 = range(3)
+OF_TOPIC: Final = 0
+OF_RETRY_V1: Final = 1
+OF_RETRY_V2: Final = 2
 """The topic types: of the topic itself, of the group's pop retry topic by its older or its newer name."""
 
 NO_BROKER = "INVALID_RECEIPT_HANDLE: cannot find broker"
 NO_RECALL_HANDLE = "recall handle is invalid"
 """RocketMQ's message for a receipt handle of an unknown broker, and for an invalid recall handle
 (`GatewayError.known_as`)."""
-_LONGEST = 512
-_plain_queue = re.compile(
+_LONGEST: Final = 512
+_plain_queue: Final = re.compile(
     r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9})"
 ).fullmatch
 is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch

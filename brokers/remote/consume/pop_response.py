@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from brokers.remote.read.origins import true_origin
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
@@ -14,9 +16,9 @@ from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import POP_CK, drop_properties, find_property
 from popgate.wire.messages.records import Record, decode_record, sender_host, sender_ms
 
-_POP_CK = POP_CK.encode()
-_LARGEST = 1 << 62
-_OF_REDELIVERIES = (_POP_CK, b"ORIGIN_GROUP")
+_POP_CK: Final = POP_CK.encode()
+_LARGEST: Final = 1 << 62
+_OF_REDELIVERIES: Final = (_POP_CK, b"ORIGIN_GROUP")
 """What a broker adds to a message that it stores again for a group, and a dead letter brings along."""
 
 

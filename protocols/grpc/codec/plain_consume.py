@@ -35,9 +35,9 @@ _ATTEMPT: Final = b"\x42\x24"
 _ATTEMPT_SIZE: Final = 38
 MOST_ENTRIES: Final = 1024
 """Of one acknowledgement; larger ones are left to the library, and to the limits."""
-_OK = OK.SerializeToString()
-_STATUS = b"\x0a%b%b" % (encode_length(len(_OK)), _OK)
-_ENTRY_STATUS = b"\x1a%b%b" % (encode_length(len(_OK)), _OK)
+_OK: Final = OK.SerializeToString()
+_STATUS: Final = b"\x0a%b%b" % (encode_length(len(_OK)), _OK)
+_ENTRY_STATUS: Final = b"\x1a%b%b" % (encode_length(len(_OK)), _OK)
 """The status of an answer, and that of each of its entries, whose other fields are those of the request's."""
 
 

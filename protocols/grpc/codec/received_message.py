@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import md5
+from typing import Final
 
 from popgate.errors import PeerWireError
 from popgate.ids.message_id import encode_offset_message_id
@@ -25,17 +26,17 @@ try:
 except ImportError:
     short_md5 = md5
 
-_COMPRESSED = 0x1
+_COMPRESSED: Final = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
-_GZIP_MAGIC = b"\x1f\x8b"
-_SHORT_BODY = 1024
-_LARGEST_BODY = 64 * 1024 * 1024
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_SHORT_BODY: Final = 1024
+_LARGEST_BODY: Final = 64 * 1024 * 1024
 """Bytes that a body may unpack to; a larger one is delivered packed."""
-LATEST_MS = 253_402_300_799_999
+LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
-_U64 = (1 << 64) - 1
+_U64: Final = (1 << 64) - 1
 
-HIDDEN = frozenset(
+HIDDEN: Final = frozenset(
     name.encode()
     for name in RESERVED
     | {
@@ -51,16 +52,23 @@ HIDDEN = frozenset(
 )
 """Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
 
-_TAGS, _KEYS, _UNIQ_KEY, _BORN_HOST = b"TAGS", b"KEYS", b"UNIQ_KEY", names.BORN_HOST.encode()
-_SHARDING_KEY, _PRIORITY, _LITE_TOPIC = (
-    names.SHARDING_KEY.encode(),
-    names.PRIORITY.encode(),
-    names.LITE_TOPIC.encode(),
+# Final, because mypyc looks others up by their names, each time.
+_TAGS: Final = b"TAGS"
+_KEYS: Final = b"KEYS"
+_UNIQ_KEY: Final = b"UNIQ_KEY"
+_BORN_HOST: Final = names.BORN_HOST.encode()
+_SHARDING_KEY: Final = names.SHARDING_KEY.encode()
+_PRIORITY: Final = names.PRIORITY.encode()
+_LITE_TOPIC: Final = names.LITE_TOPIC.encode()
+_TRACE_CONTEXT: Final = b"TRACE_CONTEXT"
+_TRAN_MSG: Final = b"TRAN_MSG"
+_DUE: Final = b"TIMER_DELIVER_MS"
+_DLQ_TOPIC: Final = names.DLQ_ORIGIN_TOPIC.encode()
+_DLQ_ID: Final = names.DLQ_ORIGIN_MESSAGE_ID.encode()
+_DELAYED: Final = frozenset((_DUE, b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"))
+_RARE: Final = frozenset(
+    (_SHARDING_KEY, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY, _TRAN_MSG, _DLQ_TOPIC, *_DELAYED)
 )
-_TRACE_CONTEXT, _TRAN_MSG, _DUE = b"TRACE_CONTEXT", b"TRAN_MSG", b"TIMER_DELIVER_MS"
-_DLQ_TOPIC, _DLQ_ID = names.DLQ_ORIGIN_TOPIC.encode(), names.DLQ_ORIGIN_MESSAGE_ID.encode()
-_DELAYED = frozenset((_DUE, b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"))
-_RARE = frozenset((_SHARDING_KEY, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY, _TRAN_MSG, _DLQ_TOPIC, *_DELAYED))
 """What most messages have none of: fields, and what makes another type than NORMAL of one."""
 
 
@@ -78,12 +86,12 @@ def _rest(number: int) -> bytes:
     return varint(number)
 
 
-_LAST = [bytes((number,)) for number in range(128)]
-NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
+_LAST: Final = [bytes((number,)) for number in range(128)]
+NOT_LAST: Final = [bytes((number | 0x80,)) for number in range(128)]
 """The lowest seven bits of a number that has more."""
 
 
-_LENGTHS = [varint(size) for size in range(1100)]
+_LENGTHS: Final = [varint(size) for size in range(1100)]
 
 
 def encode_length(size: int) -> bytes:
@@ -159,16 +167,15 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     if not block.isascii():
         block = block.decode("utf-8", "replace").encode()
     properties = split_properties(block)
-    get = properties.get
     body, packed = _body_out(stored)
     offset = stored.offset
     namespace = topic.resource_namespace if topic is not None else ""
     if namespace and topic is not None and topic.name != stored.topic:
         namespace = ""
-    message_id = get(_UNIQ_KEY)
+    message_id = properties.get(_UNIQ_KEY)
     if message_id is None:
         message_id = encode_offset_message_id(stored.store_host, stored.commit_offset).encode()
-    born_host = get(_BORN_HOST)
+    born_host = properties.get(_BORN_HOST)
     if born_host is None:
         born_host = _host_of(stored.born_host)
     kind = 1
@@ -195,16 +202,16 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         varint(offset),
         rare,
     ]
-    tag = get(_TAGS)
+    tag = properties.get(_TAGS)
     if tag is not None:
         parts += (b"\x0a", encode_length(len(tag)), tag)
-    keys = get(_KEYS)
+    keys = properties.get(_KEYS)
     if keys is not None:
         for key in keys.split(b" "):
             if key:
                 parts += (b"\x12", encode_length(len(key)), key)
     if stored.receipt:
-        receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
+        receipt = marked(stored.receipt.encode(), message_id, properties.get(_LITE_TOPIC) if rare else None)
         parts += (b"\x62", encode_length(len(receipt)), receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:
