@@ -47,10 +47,11 @@ class PlainReceive(PlainRequest[rpc.ReceiveMessageRequest]):
     __slots__ = ("receive",)
 
     def __init__(self, data: bytes, receive: Receive) -> None:
-        super().__init__(data, rpc.ReceiveMessageRequest)
-        self.receive = receive
+        self.data = data
+        self._kind = rpc.ReceiveMessageRequest
         self.topic = receive.topic
         self.group = receive.group
+        self.receive = receive
 
 
 def read_receive(data: bytes) -> PlainReceive | None:
