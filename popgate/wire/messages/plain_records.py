@@ -22,7 +22,7 @@ from popgate.wire.messages.records import (
 )
 
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_unpack_head = Struct(">II12xq8xi44xI").unpack_from
+_unpack_head: Final = Struct(">II12xq8xi44xI").unpack_from
 """Size, magic, offset, sys flag, and the length of the body."""
 
 

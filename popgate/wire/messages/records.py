@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct, error
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from popgate.errors import LocalWireError, PeerWireError
@@ -23,8 +23,8 @@ TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 TRANSACTION_MASK = 0xC
-BORN_HOST_V6 = 0x10
-STORE_HOST_V6 = 0x20
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
 COMPRESSION_MASK = 0x700
@@ -32,16 +32,16 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
-_NO_HOSTS_V6 = ~_HOSTS_V6
-LONGEST_V1_TOPIC = 127
-_MOST_LENGTHS = 1024
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOSTS_V6: Final = ~_HOSTS_V6
+LONGEST_V1_TOPIC: Final = 127
+_MOST_LENGTHS: Final = 1024
 # Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
-_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
-_LENGTHS = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
-_HEADS = {
+_LENGTHS_V1: Final = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
+_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
+_HEADS: Final = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
     BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
     STORE_HOST_V6: Struct(">IIIiiqqiq8sq20siqI"),
@@ -52,23 +52,24 @@ COMMIT_OFFSET_AT = 28
 BORN_MS_AT = 40
 BORN_HOST_AT = 48
 STORE_HOST_AT = 64
-BODY_AT = 88
+BODY_AT: Final = 88
 """Where they stand in a record whose hosts are IPv4."""
-_HEAD = _HEADS[0]
-_pack_head = _HEAD.pack
-_pack_middle = Struct(">iq8sq8siq").pack
-_pack_front = Struct(">IIIiiqq48sI").pack
+_HEAD: Final = _HEADS[0]
+_pack_head: Final = _HEAD.pack
+_pack_middle: Final = Struct(">iq8sq8siq").pack
+_pack_front: Final = Struct(">IIIiiqq48sI").pack
 """A head without IPv6 hosts, in two parts: what stands between the commit offset and the length of the body,
 and all with that in it."""
-_unpack_head = _HEAD.unpack_from
-_HEAD_SIZE = _HEAD.size
-SMALLEST_RECORD = _HEAD_SIZE + 1 + 2
-_unpack_short = Struct(">h").unpack_from
-_place_queue = Struct(">i").pack_into
-_place_offsets = Struct(">qq").pack_into
-_place_time = Struct(">q").pack_into
-_unpack_length = Struct(">I").unpack_from
-_BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
+_unpack_head: Final = _HEAD.unpack_from
+_HEAD_SIZE: Final = _HEAD.size
+SMALLEST_RECORD: Final = _HEAD_SIZE + 1 + 2
+_unpack_short: Final = Struct(">h").unpack_from
+_place_queue: Final = Struct(">i").pack_into
+_place_offsets: Final = Struct(">qq").pack_into
+_place_time: Final = Struct(">q").pack_into
+_unpack_length: Final = Struct(">I").unpack_from
+_BORN_HOST: Final = BORN_HOST.encode()
+_BORN_TIMESTAMP: Final = BORN_TIMESTAMP.encode()
 
 
 class Record(NamedTuple):
