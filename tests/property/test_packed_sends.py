@@ -142,6 +142,22 @@ def test_a_segment_of_ids_that_is_filled_by_packed_sends_is_the_same(pair: Pair)
     pair.loop.run_until_complete(pair.play([([batch], 1) for batch in batches * 2], ["many"]))
 
 
+@pytest.mark.parametrize("together", [1, 32, 1_024])
+def test_a_send_that_closes_a_segment_of_ids_is_known_when_it_comes_again(pair: Pair, together: int) -> None:
+    """Of messages that all must come twice none is known; when enough of them are stored, a segment is closed
+    by the next send."""
+
+    def some(serial: int, size: int, *, twice: bool) -> PackedMessages:
+        said = [(n, b"b", 0, 7, "10.0.0.1:1", (), "") for n in range(size)]
+        return packed("closed", serial, said, (0, twice))
+
+    turns = []
+    for at in range(3):
+        filling = [some(100 * at + n, 32, twice=True) for n in range(32)]
+        turns += [(filling, 1), *([([some(100 * at + 50, together, twice=False)], 1)] * 2)]
+    pair.loop.run_until_complete(pair.play(turns, ["closed"]))
+
+
 def test_only_messages_that_may_have_come_before_are_looked_at_one_by_one(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

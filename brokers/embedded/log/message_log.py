@@ -317,14 +317,15 @@ class MessageLog:
 
 
 def _origins(packed: PackedMessages, now_ms: int) -> list[tuple[int, bytes]]:
-    """When and where each was born, as a record has it: one tuple for those that were born together."""
+    """When and where each was born, as a record has it."""
     origins: list[tuple[int, bytes]] = []
-    add, last, packed_origin = origins.append, None, (now_ms, b"")
-    for origin in packed.origins:
-        if origin is not last:
-            last = origin
-            packed_origin = origin[0] or now_ms, pack_host(origin[1])
-        add(packed_origin)
+    add = origins.append
+    last_host: str | None = None
+    packed_host = b""
+    for born_ms, host in packed.origins:
+        if host != last_host:
+            last_host, packed_host = host, pack_host(host)
+        add((born_ms or now_ms, packed_host))
     return origins
 
 

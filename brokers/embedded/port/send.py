@@ -138,10 +138,10 @@ class SendFacet(Facet):
         repeats = engine.repeats
         ids = [text_id.encode() for text_id in packed.message_ids]
         known: list[bytes] = []
-        seen: dict[int, int] = {}
+        seen: set[int] = set()
         if repeats.on and not packed.may_come_again:
             known = [text_id + topic.mark for text_id in ids]
-            seen = dict.fromkeys([hash(key) & HASH_MASK for key in known], repeats.number)
+            seen = {hash(key) & HASH_MASK for key in known}
             if len(seen) != len(known) or not (
                 repeats.young.keys().isdisjoint(seen) and repeats.old.keys().isdisjoint(seen)
             ):
@@ -151,7 +151,8 @@ class SendFacet(Facet):
         except LocalWireError as error:
             raise BadRequest(f"the messages cannot be stored: {error}") from error
         if seen:
-            repeats.young.update(seen)
+            # Only now: the first place of a turn may have closed the segment.
+            repeats.young.update(dict.fromkeys(seen, repeats.number))
             repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
         places = commit_offsets(topic.id, queue_id, first, len(ids))
         return SentTogether(packed.message_ids, name, queue_id, first, places)

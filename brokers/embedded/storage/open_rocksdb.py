@@ -39,10 +39,11 @@ _MESSAGE_TABLES = 8
 the newest level anew: half as many merges as with RocksDB's 4. Measured, with the index below, 8 million
 messages of 300 bytes with two entries each: 3.7 µs of its threads for a message instead of 5.2."""
 _MESSAGE_LEVEL = 4
-"""Write buffers that the newest level of messages may have, whose tables have half a one. Every merge of new
-tables writes that level anew. What leaves it is mostly the end of a queue, so that small tables are moved as
-they are. Measured, 4 million messages of 300 bytes: merging takes 0.8 µs for a message instead of 1.4 µs with
-RocksDB's 256 MiB, where it grows with the level until that is full."""
+"""Write buffers that the newest level of messages has at most, whose tables have half a one. One merge takes
+25 such tables at most (RocksDB's `max_compaction_bytes` follows their size). Every merge of new tables writes
+that level anew. What leaves it is mostly the end of a queue, so that small tables are moved as they are.
+Measured, 4 million messages of 300 bytes: merging takes 0.8 µs for a message instead of 1.4 µs with RocksDB's
+256 MiB, where it grows with the level until that is full."""
 _INDEX_TABLES = 32
 """The same of the index, of which each table has keys from anywhere. A look-up, which is rare, reads all."""
 _INDEX_SLOWDOWN, _INDEX_STOP = 2 * _INDEX_TABLES, 3 * _INDEX_TABLES

@@ -84,7 +84,8 @@ def plain_run(
     named = len(topic).to_bytes(2, "big")[1:] + topic
     may_be_named = topic.isascii() and len(topic) <= LONGEST_V1_TOPIC
     around = BODY_AT + len(named) + 2
-    behind, length_behind = b"", -1
+    behind = b""
+    length_behind: int | None = None
     for record in records:
         size = len(record)
         if size < SMALLEST_RECORD:

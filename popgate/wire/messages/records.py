@@ -194,20 +194,24 @@ def encode_records(
     told_topic = len(topic).to_bytes(2, "big")[1:] + topic
     around = _HEAD_SIZE + len(told_topic) + 2
     bits = sys_flag & _NO_HOSTS_V6
-    origin: tuple[int, bytes] | None = None
+    last_ms, last_host = -1, b""
     middle = behind = b""
     length_behind = -1
     try:
-        for (offset, commit_offset), (body, properties, flag, born) in zip(places, messages, strict=True):
+        for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
+            places, messages, strict=True
+        ):
             size, length = len(body), len(properties)
-            if born is not origin:
-                origin = born
-                middle = b"" if len(born[1]) != 8 else _pack_middle(bits, *born, store_ms, store_host, 0, 0)
+            # No tuples are compared: where they have no boxes, in the compiled form, none is another one.
+            if born_ms != last_ms or born_host != last_host:
+                last_ms, last_host = born_ms, born_host
+                middle = b""
+                if len(born_host) == 8:
+                    middle = _pack_middle(bits, born_ms, born_host, store_ms, store_host, 0, 0)
             if length != length_behind:
                 length_behind = length
                 behind = told_topic + _LENGTHS[length] if length < _MOST_LENGTHS else b""
             if not (plain and middle and behind):
-                born_ms, born_host = born
                 record = encode_record(
                     topic,
                     queue_id,

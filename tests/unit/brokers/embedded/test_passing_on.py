@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +93,26 @@ class TestWhatIsPassedOn:
             assert run.starts == [sum(map(len, several[:number])) for number in range(len(several))]
             assert (run.body_bytes, run.is_cut) == (sum(length for *_, length in plain), False)
 
-    @pytest.mark.parametrize("bits", [0x01, 0x10, 0x20, 0x80, 0xFF])
-    def test_is_no_run_wherever_it_is_damaged(self, bits: int) -> None:
-        sound = record("T", b"body", b"TAGS\x01red\x02", HOSTS[0], HOSTS[0])
-        for at in range(len(sound)):
-            spoiled = bytearray(sound)
-            spoiled[at] ^= bits
+    @pytest.mark.parametrize("properties", [b"", b"TAGS\x01red\x02"])
+    def test_is_no_run_whichever_byte_of_it_is_damaged(self, properties: bytes) -> None:
+        first, second = (
+            place_record(
+                record("T", b"body", properties, HOSTS[0], HOSTS[0]),
+                queue_id=1,
+                offset=offset,
+                commit_offset=1,
+                store_ms=2,
+            )
+            for offset in (7, 8)
+        )
+        for at, byte in product(range(len(second)), range(256)):
+            spoiled = bytearray(second)
+            spoiled[at] = byte
             parts = plain_parts(bytes(spoiled))
-            run = plain_run([bytes(spoiled)], b"T", 7, 5, 1 << 20)
-            assert (run is not None) == (parts is not None and parts[:2] == (len(sound), 7)), at
+            plain = parts is not None and parts[:2] == (len(second), 8)
+            for before, begins in (([], 8), ([first], 7)):
+                run = plain_run([*before, bytes(spoiled)], b"T", begins, 5, 1 << 20)
+                assert (run is not None) == plain, (at, byte, begins)
 
 
 @pytest.fixture
