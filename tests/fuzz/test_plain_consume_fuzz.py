@@ -48,6 +48,11 @@ class OddConsumer(Odd):
         )
 
 
+def assert_some(plain: int) -> None:
+    """It would prove nothing if nearly none were read, or nearly all; a few rounds tell neither."""
+    assert ROUNDS < 30 or ROUNDS < plain < ROUNDS * 4.5
+
+
 def test_what_is_read_of_odd_acks_is_what_the_library_reads() -> None:
     plain = 0
     for seed in range(ROUNDS * 5):
@@ -55,8 +60,7 @@ def test_what_is_read_of_odd_acks_is_what_the_library_reads() -> None:
         data = odd.ack()
         plain += acks_agree(data)
         acks_agree(mutated(odd.dice, data))
-    # It would prove nothing if nearly none were read, or nearly all.
-    assert ROUNDS < plain < ROUNDS * 4.5
+    assert_some(plain)
 
 
 def test_what_is_read_of_odd_receives_is_what_the_library_reads() -> None:
@@ -66,4 +70,4 @@ def test_what_is_read_of_odd_receives_is_what_the_library_reads() -> None:
         data = odd.receive()
         plain += receives_agree(data)
         receives_agree(mutated(odd.dice, data))
-    assert ROUNDS < plain < ROUNDS * 4.5
+    assert_some(plain)

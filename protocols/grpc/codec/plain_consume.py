@@ -2,7 +2,7 @@
 
 A consumer repeats its receives byte by byte but for the attempt id, so what one says is remembered by its
 bytes. Of an acknowledgement each entry is new: it is plain when it names a group, a topic, and for each
-message an id and a handle, all in ASCII and in the order of their fields. Compiled, reading and answering it
+message an id before a handle, all in ASCII. Compiled, reading and answering it
 here costs a quarter of what the library takes; interpreted it costs more, so that `request_reader` reads
 acknowledgements so in the compiled form only. As in `plain_send`, errors are left to the library and to those
 who read what it read. Field numbers are those of `service.proto`.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 _LONGEST_RECEIVE: Final = 512
-"""Bytes. With what is made of them some thousand receives are remembered in about 2 MB."""
+"""Bytes. With what is made of them some thousand receives are remembered in 3 MB at most."""
 _ATTEMPT: Final = b"\x42\x24"
 """The field `attempt_id` with 36 characters: a UUID, as official clients send it, behind all other fields."""
 _ATTEMPT_SIZE: Final = 38
@@ -57,6 +57,8 @@ class PlainReceive(PlainRequest[rpc.ReceiveMessageRequest]):
 def read_receive(data: bytes) -> PlainReceive | None:
     """A receive; None: it is unusual, or wrong."""
     size = len(data)
+    if size > _LONGEST_RECEIVE + _ATTEMPT_SIZE:
+        return None
     attempt_id = ""
     known = data
     if size > _ATTEMPT_SIZE and data.startswith(_ATTEMPT, size - _ATTEMPT_SIZE):
@@ -66,8 +68,9 @@ def read_receive(data: bytes) -> PlainReceive | None:
             attempt_id, known = text.decode("ascii"), data[: size - _ATTEMPT_SIZE]
     if len(known) > _LONGEST_RECEIVE:
         return None
-    like = _known_receive(known)
-    if like is None:
+    try:
+        like = _known_receive(known)
+    except (DecodeError, GatewayError, _NamespacedError):
         return None
     receive = Receive(
         like.topic,
@@ -84,16 +87,21 @@ def read_receive(data: bytes) -> PlainReceive | None:
     return PlainReceive(data, receive)
 
 
+class _NamespacedError(Exception):
+    """A request names a namespace."""
+
+
 @lru_cache(maxsize=1024)
-def _known_receive(data: bytes) -> Receive | None:
-    """What these bytes say; None: they are no receive, or a wrong one, or name a namespace."""
-    try:
-        request = rpc.ReceiveMessageRequest.FromString(data)
-        if request.message_queue.topic.resource_namespace or request.group.resource_namespace:
-            return None
-        return receive_in(request)
-    except (DecodeError, GatewayError):
-        return None
+def _known_receive(data: bytes) -> Receive:
+    """What these bytes say.
+
+    Raises DecodeError, GatewayError (a wrong request) and _NamespacedError. What raises takes no place among
+    those that are remembered: nobody has been asked yet who sent it.
+    """
+    request = rpc.ReceiveMessageRequest.FromString(data)
+    if request.message_queue.topic.resource_namespace or request.group.resource_namespace:
+        raise _NamespacedError
+    return receive_in(request)
 
 
 class PlainAck(PlainRequest[rpc.AckMessageRequest]):
