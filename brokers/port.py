@@ -66,7 +66,7 @@ class Store(metaclass=ABCMeta):
         BrokerUnavailable, BrokerTimeout when that is true of all.
         """
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         """`send` for messages that are packed, which a broker may store as they are."""
         return await self.send(context, packed.unpack())
 

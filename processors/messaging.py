@@ -8,7 +8,8 @@ reports a request that fails in any of them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
@@ -257,23 +258,25 @@ class MessagingProcessor:
         """Whether a message may come with its block of properties, and without what it was made of."""
         return self._sender.takes_blocks
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
         return await self._sender.send_packed(context, packed)
 
-    async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
+    # A receive and an acknowledgement hand on a coroutine: one of their own would be run for nothing.
+
+    def receive(self, context: Context, request: Receive) -> Coroutine[Any, Any, list[StoredMessage]]:
         """Take messages; empty when none came in time, a margin before the request's deadline.
 
         Cancelled, it holds nothing. What could not be handed to the client goes to `give_back`.
         Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden, IllegalFilter,
         BadRequest (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME), TooManyRequests.
         """
-        return await self._receiver.receive(context, request)
+        return self._receiver.receive(context, request)
 
     async def pull(self, context: Context, request: Pull) -> Pulled:
         return await self._puller.pull(context, request)
 
-    async def ack(
+    def ack(
         self,
         context: Context,
         topic: str,
@@ -281,8 +284,8 @@ class MessagingProcessor:
         receipts: Sequence[str],
         *,
         said: Said = NOTHING_SAID,
-    ) -> list[GatewayError | None]:
-        return await self.settlement.ack(context, topic, group, receipts, said=said)
+    ) -> Coroutine[Any, Any, list[GatewayError | None]]:
+        return self.settlement.ack(context, topic, group, receipts, said=said)
 
     async def change_invisible(
         self,

@@ -43,7 +43,6 @@ def parts() -> dict[str, Callable[[], object]]:
     made["helm"] = charts.helm
     made["promrules"] = partial(go_programs.go_program, "promrules", ".")
     made["containers"] = partial(go_programs.go_program, "containers", ".")
-    made["go-client"] = drivers.go_client
     made["interop"] = partial(go_programs.go_program, "interop", test_interop.PACKAGE)
     for proxy in proxies.PACKAGES:
         made[f"proxy {proxy}"] = partial(proxies.command_of, proxy)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from brokers.port import Broker, Capability, CheckHandler
 from brokers.remote.access.cluster_access import ClusterAccess
@@ -169,13 +170,15 @@ class RemoteBroker(Broker):
     async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         return await self._sender.send_packed(context, packed)
 
-    async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
-        return await self.popper.pop(context, request)
+    # Those of every message hand on a coroutine: one of their own would be run for nothing.
 
-    async def ack(
+    def pop(self, context: Context, request: Pop) -> Coroutine[Any, Any, list[StoredMessage]]:
+        return self.popper.pop(context, request)
+
+    def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
-    ) -> list[GatewayError | None]:
-        return await self._settlement.ack(context, topic, group, receipts)
+    ) -> Coroutine[Any, Any, list[GatewayError | None]]:
+        return self._settlement.ack(context, topic, group, receipts)
 
     async def change_invisible(
         self,

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from popgate.errors import IllegalReceipt
 
-ORDERED = 999
+ORDERED: Final = 999
 """The revive queue id that marks an ordered pop."""
-OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2 = range(3)
+OF_TOPIC: Final = 0
+OF_RETRY_V1: Final = 1
+OF_RETRY_V2: Final = 2
 """The topic types: of the topic itself, of the group's pop retry topic by its older or its newer name."""
 
 NO_BROKER = "INVALID_RECEIPT_HANDLE: cannot find broker"
 NO_RECALL_HANDLE = "recall handle is invalid"
 """RocketMQ's message for a receipt handle of an unknown broker, and for an invalid recall handle
 (`GatewayError.known_as`)."""
-_LONGEST = 512
-_plain_pop = re.compile(r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9})").fullmatch
+_LONGEST: Final = 512
+_plain_queue: Final = re.compile(
+    r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9})"
+).fullmatch
 is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch
 """Whether a text may be the tenth field of a handle: one or two CRC-32 in hexadecimal digits."""
 
@@ -66,33 +70,25 @@ def parse_receipt(handle: str) -> Receipt:
     Raises IllegalReceipt for anything else: too long, too few fields, not a decimal, out of range.
     """
     if len(handle) <= _LONGEST and handle.isascii():
-        # Of one pop nearly all handles are alike between their first number and their last two.
-        start, _, rest = handle.partition(" ")
-        parts = rest.rsplit(" ", 2)
+        # What one pop took of one queue has handles that are alike but for their last two numbers.
+        parts = handle.rsplit(" ", 2)
         if len(parts) == 3:
-            pop, offset, commit = parts
-            if (
-                start.isdigit()
-                and offset.isdigit()
-                and commit.isdigit()
-                and len(start) < 19
-                and len(offset) < 19
-                and len(commit) < 19
-            ):
-                fields = _fields_of_pop(pop)
+            queue, offset, commit = parts
+            if offset.isdigit() and commit.isdigit() and len(offset) < 19 and len(commit) < 19:
+                fields = _fields_of_queue(queue)
                 if fields is not None:
-                    return tuple.__new__(Receipt, (int(start), *fields, int(offset), int(commit)))
+                    return tuple.__new__(Receipt, (*fields, int(offset), int(commit)))
     return _parse_carefully(handle)
 
 
 @lru_cache(maxsize=512)
-def _fields_of_pop(text: str) -> tuple[int, int, int, int, str, int] | None:
-    """The fields from the pop's time to the queue's number; None for what is not exactly these."""
-    match = _plain_pop(text)
+def _fields_of_queue(text: str) -> tuple[int, int, int, int, int, str, int] | None:
+    """The fields up to the queue's number; None for what is not exactly these."""
+    match = _plain_queue(text)
     if match is None:
         return None
-    pop_ms, invisible_ms, revive, kind, broker, queue_id = match.groups()
-    return int(pop_ms), int(invisible_ms), int(revive), int(kind), broker, int(queue_id)
+    start, pop_ms, invisible_ms, revive, kind, broker, queue_id = match.groups()
+    return int(start), int(pop_ms), int(invisible_ms), int(revive), int(kind), broker, int(queue_id)
 
 
 def _parse_carefully(handle: str) -> Receipt:

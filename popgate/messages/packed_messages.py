@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from popgate.errors import LocalWireError
-from popgate.model import Message
+from popgate.model import Message, Sent
 from popgate.wire.messages.batches import encode_batch, size_in_batch
 from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
 
@@ -30,8 +31,8 @@ class PackedMessages:
     producer_group: str
     origins: Sequence[tuple[int, str]]
     """Birth time in ms and host ("ip:port") of each; empty: only the properties have them."""
-    keys: Sequence[Sequence[str]]
-    """The keys of each; empty like `origins`."""
+    keys: Sequence[Sequence[bytes]]
+    """The keys of each, in UTF-8; empty like `origins`."""
     broker: str
     """Empty: the one that has the queue."""
     queue_id: int
@@ -51,7 +52,7 @@ class PackedMessages:
         sys_flag: int = 0,
         producer_group: str = "",
         origins: Sequence[tuple[int, str]] = (),
-        keys: Sequence[Sequence[str]] = (),
+        keys: Sequence[Sequence[bytes]] = (),
         broker: str = "",
         queue_id: int = -1,
         may_come_again: bool = False,
@@ -116,7 +117,7 @@ class PackedMessages:
                 self.topic,
                 body,
                 message_id=message_id,
-                keys=tuple(named),
+                keys=tuple([key.decode() for key in named]),
                 born_ms=born_ms,
                 born_host=born_host,
                 flag=flag,
@@ -131,6 +132,48 @@ class PackedMessages:
                 self.message_ids, self.bodies, self.properties, self.flags, origins, keys, strict=True
             )
         ]
+
+
+class SentTogether(Sequence[Sent]):
+    """The results of messages that were stored one behind the other in a queue, made when they are asked for.
+
+    `first`: the offset of the first of them. `places`: their commit offsets.
+    """
+
+    __slots__ = ("broker", "first", "message_ids", "places", "queue_id")
+
+    def __init__(
+        self, message_ids: Sequence[str], broker: str, queue_id: int, first: int, places: Sequence[int]
+    ) -> None:
+        self.message_ids = message_ids
+        self.broker = broker
+        self.queue_id = queue_id
+        self.first = first
+        self.places = places
+
+    def __repr__(self) -> str:
+        return f"<SentTogether {len(self.message_ids)} in queue {self.queue_id} from {self.first}>"
+
+    def __len__(self) -> int:
+        return len(self.message_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Sent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Sent]: ...
+
+    def __getitem__(self, index: int | slice) -> Sent | list[Sent]:
+        if isinstance(index, slice):
+            return [self._sent(at) for at in range(*index.indices(len(self)))]
+        return self._sent(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Sent]:
+        return map(self._sent, range(len(self)))
+
+    def _sent(self, at: int) -> Sent:
+        message_id, place = self.message_ids[at], self.places[at]
+        return Sent(message_id, self.broker, self.queue_id, self.first + at, "", "", place)
 
 
 def _origin(block: bytes) -> tuple[int, str]:

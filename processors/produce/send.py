@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
 from popgate.kinds import Action
-from popgate.messages.packed_messages import PackedMessages
+from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Queue, Sent
 from popgate.naming import check_topic
 from processors.clients.client_registry import ClientRegistry
@@ -86,7 +86,7 @@ class Sender:
         """Whether no policy of others looks at what a message says of itself."""
         return type(self._policies.queues) is GroupsThenTurns
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
         clock, limits = self._clock, self._limits
         began = clock.monotonic()
@@ -112,10 +112,11 @@ class Sender:
 
     def _sent(self, topic: str, results: Sequence[Sent | GatewayError], size: int, began: float) -> None:
         stored = len(results)
-        for result in results:
-            if isinstance(result, GatewayError):
-                stored -= 1
-                self._observer.failed("send", result.fault)
+        if not isinstance(results, SentTogether):
+            for result in results:
+                if isinstance(result, GatewayError):
+                    stored -= 1
+                    self._observer.failed("send", result.fault)
         self._observer.sent(topic, stored, size, self._clock.monotonic() - began)
 
     def _pick(self) -> Callable[[Message, Sequence[Queue], float], Queue] | None:

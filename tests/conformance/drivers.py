@@ -197,9 +197,12 @@ def without_sources(lock: str) -> str:
 # go
 
 
-def go_client() -> Path:
-    """The driver of the official Go client, compiled once. Raises Missing."""
-    return go_program("go-client", ".", HERE / "go")
+@functools.cache
+def _go(age: str) -> tuple[str, ...] | Missing:
+    try:
+        return (str(go_program("go-client", ".", HERE / "go")),)
+    except Missing as missing:
+        return missing
 
 
 # making
@@ -241,4 +244,5 @@ _commands: dict[str, Callable[[str], tuple[str, ...] | Missing]] = {
     "java": _java,
     "node": _node,
     "rust": _rust,
+    "go": _go,
 }

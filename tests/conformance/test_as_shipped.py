@@ -1,7 +1,4 @@
-"""Official Java clients, which use TLS by default, with a gateway that has no setting for TLS.
-
-The Go client does so too: `test_go_client.py`.
-"""
+"""Official Java and Go clients, which use TLS by default, with a gateway that has no setting for TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from tests.conformance.stages import Stage
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
-CLIENTS = ("java", "java-oldest")
+CLIENTS = ("java", "java-oldest", "go")
 
 
 @pytest.fixture(scope="module")

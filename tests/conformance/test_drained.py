@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,6 +40,21 @@ LONG_DRAIN_S = 240
 
 ENDED_WHEN_TOLD = ("rust",)
 """Such a client does not notice that it has to connect anew while its stream is open."""
+
+
+WAITS = ("go",)
+"""Calls of such a client wait until there is a gateway again: none fails."""
+
+
+def _drains(gateway: GatewayProcess) -> bool:
+    try:
+        urllib.request.urlopen(f"{gateway.admin}/ready", timeout=PATIENCE_S).close()
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return True
+    except (OSError, http.client.HTTPException):
+        return "stopped " in gateway.output
+    return False
 
 
 def stay(client: str, broker: str) -> int:
@@ -85,7 +101,10 @@ def drain(
             next_one, during = first.successor(), 0
         else:
             # It was told to go, and nobody serves it elsewhere yet.
-            driver.wait("it", lambda facts: len(facts.of("unanswered")) > failed)
+            if client in WAITS:
+                wait_until(lambda: _drains(first))
+            else:
+                driver.wait("it", lambda facts: len(facts.of("unanswered")) > failed)
             during = connected(first, stay(client, broker))
             next_one = GatewayProcess(folder / "next", listen=first.addresses, options=options)
         closing.enter_context(next_one.start(START_S))

@@ -1,4 +1,4 @@
-"""What Go's ordered consumer is sent; a raw client names itself so. The client itself: `test_go_client.py`.
+"""What Go's ordered consumer is sent; a raw client names itself so.
 
 Go's consumer of a message that failed tries it again later by itself, and does not wait for that before it
 takes the next message of the same answer (seen: 0 1 2 1 3). Order holds only if no answer has two messages

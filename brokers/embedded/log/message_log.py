@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
@@ -23,7 +24,9 @@ from brokers.embedded.storage.keys import (
     commit_offset,
     commit_offsets,
     index_key,
+    index_keys,
     message_key,
+    message_keys,
     text_hash,
 )
 from brokers.embedded.storage.store import Store
@@ -156,34 +159,41 @@ class MessageLog:
 
         They tell their origins and keys. Raises LocalWireError, having added nothing.
         """
+        count = len(message_ids)
+        if count == 1:  # what is done once for all costs more than it saves
+            born_ms, host = packed.origins[0]
+            return self.append_new(
+                topic,
+                queue_id,
+                packed.bodies[0],
+                packed.properties[0],
+                message_ids[0],
+                packed.keys[0],
+                now_ms,
+                packed.sys_flag,
+                packed.flags[0],
+                born_ms or now_ms,
+                pack_host(host),
+                store_host,
+            )
         queue = topic.queues[queue_id]
-        topic_id = topic.id
-        first = queue.maximum
+        topic_id, first = topic.id, queue.maximum
         store_ms = now_ms if now_ms > queue.last_store_ms else queue.last_store_ms
-        hour = store_ms // HOUR_MS
-        origins = [(born_ms or now_ms, pack_host(host)) for born_ms, host in packed.origins]
         records = encode_records(
             topic.packed_name,
             queue_id,
-            enumerate(commit_offsets(topic_id, queue_id, first, len(message_ids)), first),
-            zip(packed.bodies, packed.properties, packed.flags, origins, strict=True),
+            enumerate(commit_offsets(topic_id, queue_id, first, count), first),
+            zip(packed.bodies, packed.properties, packed.flags, _origins(packed, now_ms), strict=True),
             packed.sys_flag,
             store_ms,
             store_host,
         )
-        index: list[bytes] = []
-        for offset, (message_id, keys) in enumerate(zip(message_ids, packed.keys, strict=True), first):
-            if message_id:
-                hashed = crc32(message_id) << 8 | ID_KIND  # `text_hash`, without the call
-                index.append(index_key(hour, topic_id, hashed, queue_id, offset))
-            for key in keys:
-                hashed = text_hash(b"k", key.encode("utf-8", "replace"))
-                index.append(index_key(hour, topic_id, hashed, queue_id, offset))
-        self._take_place(queue, store_ms, now_ms, places=len(records))
-        keyed = [
-            (message_key(topic_id, queue_id, offset), record) for offset, record in enumerate(records, first)
-        ]
-        self._store.put_messages(keyed, index)
+        offsets = range(first, first + count)
+        hour = store_ms // HOUR_MS
+        index = index_keys(hour, topic_id, queue_id, b"i", *_each(message_ids, offsets))
+        index += index_keys(hour, topic_id, queue_id, b"k", *_each_of_several(packed.keys, offsets))
+        self._take_place(queue, store_ms, now_ms, places=count)
+        self._store.put_messages(message_keys(topic_id, queue_id, offsets), records, index)
         return first
 
     def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:
@@ -304,6 +314,38 @@ class MessageLog:
             put(INDEX, index_key(hour, topic_id, text_hash(b"i", message_id), queue_id, offset), b"")
         for key in keys:
             put(INDEX, index_key(hour, topic_id, text_hash(b"k", key), queue_id, offset), b"")
+
+
+def _origins(packed: PackedMessages, now_ms: int) -> list[tuple[int, bytes]]:
+    """When and where each was born, as a record has it."""
+    origins: list[tuple[int, bytes]] = []
+    add = origins.append
+    last_host: str | None = None
+    packed_host = b""
+    for born_ms, host in packed.origins:
+        if host != last_host:
+            last_host, packed_host = host, pack_host(host)
+        add((born_ms or now_ms, packed_host))
+    return origins
+
+
+def _each(texts: Sequence[bytes], offsets: Iterable[int]) -> tuple[Sequence[bytes], Iterable[int]]:
+    """The texts that are not empty, one of a message, and the offset of each."""
+    if all(texts):
+        return texts, offsets
+    return [text for text in texts if text], [
+        offset for text, offset in zip(texts, offsets, strict=True) if text
+    ]
+
+
+def _each_of_several(
+    texts: Sequence[Sequence[bytes]], offsets: Iterable[int]
+) -> tuple[Sequence[bytes], Iterable[int]]:
+    """The texts of messages that have several, one or none, and the offset of each."""
+    flat = list(chain.from_iterable(texts))
+    if len(flat) == len(texts) and all(texts):
+        return flat, offsets
+    return flat, [offset for several, offset in zip(texts, offsets, strict=True) for _ in several]
 
 
 def stored_message(record: bytes, start: int = 0, *, broker: str) -> StoredMessage:

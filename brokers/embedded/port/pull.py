@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.messages.stored_records import StoredRecords, held_bytes
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
-from popgate.wire.messages.records import plain_parts
+from popgate.wire.messages.plain_records import plain_run
 
 
 class PullFacet(Facet):
@@ -92,38 +92,22 @@ class PullFacet(Facet):
         """All messages, as they are stored. None: one of them has to be decoded."""
         log = self._engine.log
         end = log.reach(queue, offset, max_messages)
-        records: list[bytes] = []
-        starts: list[int] = []
-        start = body_bytes = 0
-        following = offset
-        for record in log.records(queue.topic, queue.queue_id, offset, end):
-            plain = plain_parts(record)
-            if plain is None or plain[0] != len(record):
-                return None
-            size, at, length, _ = plain
-            if at != following:  # it is damaged, or not where it was put, or there is a hole
-                return None
-            if records and size > max_bytes:
-                end = at
-                break
-            following += 1
-            records.append(record)
-            starts.append(start)
-            start += size
-            body_bytes += length
-            max_bytes -= size
-            if len(records) == max_messages:
-                end = following
-                break
-        else:
-            # What cannot be read ends the records without a word; so do holes at the end of what there is.
-            if following < end and next(log.read(queue.topic, queue.queue_id, following, end), None):
-                return None
-        if not records:
+        records = log.records(queue.topic, queue.queue_id, offset, end)
+        run = plain_run(records, queue.topic.packed_name, offset, max_messages, max_bytes)
+        if run is None:
+            return None
+        following = offset + len(run.records)
+        if run.is_cut:
+            end = following
+        # What cannot be read ends the records without a word; so do holes at the end of what there is.
+        elif following < end and next(log.read(queue.topic, queue.queue_id, following, end), None):
+            return None
+        if not run.records:
             return [], max(end, offset)
         name = self._engine.settings.name
         decode = partial(stored_message, broker=name)
-        return StoredRecords(b"".join(records), starts, body_bytes, name, decode), max(end, offset)
+        stored = StoredRecords(b"".join(run.records), run.starts, run.body_bytes, name, decode)
+        return stored, max(end, offset)
 
     def _read(
         self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, passing: Filter

@@ -25,7 +25,7 @@ from popgate.errors import (
 )
 from popgate.ids.hashes import consistent_hash, java_hash
 from popgate.ids.message_id import make_message_id
-from popgate.messages.packed_messages import PackedMessages
+from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.messages.hosts import pack_host
@@ -58,7 +58,7 @@ class SendFacet(Facet):
         topic, now_ms = self._begin(messages[0].topic)
         return await self._add_each(topic, messages, now_ms)
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         engine = self._engine
         engine.check_writable()
         topic, now_ms = self._begin(packed.topic)
@@ -121,9 +121,7 @@ class SendFacet(Facet):
         await engine.settled()
         return results
 
-    def _add_packed(
-        self, topic: Topic, packed: PackedMessages, now_ms: int
-    ) -> list[Sent | GatewayError] | None:
+    def _add_packed(self, topic: Topic, packed: PackedMessages, now_ms: int) -> SentTogether | None:
         """Add all messages to the batch, in one queue, each as `_add` does it.
 
         None, and nothing is added: one of them may have come before, they do not tell enough, their queue is
@@ -139,14 +137,13 @@ class SendFacet(Facet):
             return None
         repeats = engine.repeats
         ids = [text_id.encode() for text_id in packed.message_ids]
-        known, seen = [], []
+        known: list[bytes] = []
+        seen: set[int] = set()
         if repeats.on and not packed.may_come_again:
             known = [text_id + topic.mark for text_id in ids]
-            seen = [hash(key) & HASH_MASK for key in known]
-            if not (
-                repeats.young.keys().isdisjoint(seen)
-                and repeats.old.keys().isdisjoint(seen)
-                and len(set(seen)) == len(seen)
+            seen = {hash(key) & HASH_MASK for key in known}
+            if len(seen) != len(known) or not (
+                repeats.young.keys().isdisjoint(seen) and repeats.old.keys().isdisjoint(seen)
             ):
                 return None
         try:
@@ -154,13 +151,11 @@ class SendFacet(Facet):
         except LocalWireError as error:
             raise BadRequest(f"the messages cannot be stored: {error}") from error
         if seen:
+            # Only now: the first place of a turn may have closed the segment.
             repeats.young.update(dict.fromkeys(seen, repeats.number))
             repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
         places = commit_offsets(topic.id, queue_id, first, len(ids))
-        return [
-            Sent(message_id, name, queue_id, offset, "", "", place)
-            for offset, (message_id, place) in enumerate(zip(packed.message_ids, places, strict=True), first)
-        ]
+        return SentTogether(packed.message_ids, name, queue_id, first, places)
 
     def _add(self, topic: Topic, message: Message, now_ms: int) -> Sent:
         """Add one message to the batch. Raises GatewayError, having added nothing."""

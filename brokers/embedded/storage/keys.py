@@ -31,7 +31,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from zlib import crc32
 
 META = "meta"
@@ -68,11 +69,16 @@ HOUR_MS = 3_600_000
 
 message_key = struct.Struct(">IHQ").pack
 """topic id, queue, offset"""
+_pack_message_key = struct.Struct(">6sQ").pack
+"""the same in two parts: topic id and queue, offset"""
 split_message_key = struct.Struct(">IHQ").unpack
 floor_key = struct.Struct(">IH").pack
 """topic id, queue"""
 index_key = struct.Struct(">IIQHQ").pack
 """hours since the epoch, topic id, hash, queue, offset"""
+_CHECKSUM_AT = 11
+_pack_index_key = struct.Struct(">11sI3sQ").pack
+"""the same in parts: all before the checksum of the hash, that, kind and queue, offset"""
 split_index_key = struct.Struct(">IIQHQ").unpack
 timer_key = struct.Struct(">QQQ").pack
 """due ms, hash of the message id, sequence"""
@@ -109,6 +115,7 @@ SENT_MARK = b"\x01"
 """Between a message id and what `sent_mark` adds to it."""
 _lite_prefix = struct.Struct(">cI").pack
 _id = struct.Struct(">I").pack
+_pack_queue = struct.Struct(">H").pack
 
 HALF_STATE = 0
 HALF_RECORD = 1
@@ -145,6 +152,21 @@ def lite_prefix_of_group(group_id: int, topic_id: int | None = None) -> bytes:
 def text_hash(kind: bytes, text: bytes) -> int:
     """A hash of a message id (kind b"i") or of a message key (kind b"k"): where to look, not a proof."""
     return crc32(text) << 8 | kind[0]
+
+
+def message_keys(topic_id: int, queue_id: int, offsets: Iterable[int]) -> list[bytes]:
+    """The keys in `messages` of so many offsets of one queue."""
+    return list(map(_pack_message_key, repeat(floor_key(topic_id, queue_id)), offsets))
+
+
+def index_keys(
+    hour: int, topic_id: int, queue_id: int, kind: bytes, texts: Iterable[bytes], offsets: Iterable[int]
+) -> list[bytes]:
+    """The keys in `index` of so many texts of one kind, each of the message at the offset beside it."""
+    # A hash (`text_hash`) is three bytes 0, the checksum, and the kind: only the checksum differs.
+    front = index_key(hour, topic_id, 0, 0, 0)[:_CHECKSUM_AT]
+    behind = kind + _pack_queue(queue_id)
+    return list(map(_pack_index_key, repeat(front), map(crc32, texts), repeat(behind), offsets))
 
 
 def commit_offset(topic_id: int, queue_id: int, offset: int) -> int:

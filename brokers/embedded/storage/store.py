@@ -24,10 +24,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, unique
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
 
@@ -175,13 +177,12 @@ class Store(ColumnFamilies):
         put(key, record, handles[MESSAGES])
         put(index, b"", handles[INDEX])
 
-    def put_messages(self, records: Iterable[tuple[bytes, bytes]], index: Iterable[bytes]) -> None:
+    def put_messages(self, keys: Iterable[bytes], records: Iterable[bytes], index: Iterable[bytes]) -> None:
         """The same for several: records by their keys, and all entries of the index."""
-        put, messages, entries = self._batch.put, self._handles[MESSAGES], self._handles[INDEX]
-        for key, record in records:
-            put(key, record, messages)
-        for key in index:
-            put(key, b"", entries)
+        put = self._batch.put
+        # A loop without a step of Python for each of them.
+        deque(map(put, keys, records, repeat(self._handles[MESSAGES])), maxlen=0)
+        deque(map(put, index, repeat(b""), repeat(self._handles[INDEX])), maxlen=0)
 
     def delete(self, space: str, key: bytes) -> None:
         self._batch.delete(key, self._handles[space])

@@ -169,9 +169,7 @@ class ClusterAccess:
             return 0
         if response.code != ResponseCode.SUCCESS:
             raise error_of(response, broker=broker, topic=topic)
-        return object_in(
-            response, broker, f"topic {topic}", lambda body: number(body, "readQueueNums", most=MOST_QUEUES)
-        )
+        return object_in(response, broker, f"topic {topic}", _read_queues)
 
     def knows_best(self, broker: str) -> bool:
         """Whether it is the broker's master that answers: what a slave has not, the master may have."""

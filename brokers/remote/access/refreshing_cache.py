@@ -89,20 +89,32 @@ class RefreshingCache(Generic[Value]):
 
     async def of(self, name: str) -> Value:
         """The value, of now or of a while ago. Raises what `ask` raised."""
+        value = self.kept(name)
+        if value is not None:
+            return value
         entry = self._entries.get(name)
-        if entry is not None:
-            now = self._clock.monotonic()
-            if entry.missing is not None:
-                if now - entry.asked_at < self._missing_s:
-                    raise entry.missing.with_traceback(None)
-            elif now - entry.used_at < self._expiry_s:
-                if now - entry.asked_at >= self._refresh_s:
-                    entry.asked_at = now
-                    self._begin(name)
-                entry.used_at = now
-                self._entries[name] = self._entries.pop(name)
-                return entry.value  # type: ignore[return-value]
+        if (
+            entry is not None
+            and entry.missing is not None
+            and self._clock.monotonic() - entry.asked_at < self._missing_s
+        ):
+            raise entry.missing.with_traceback(None)
         return await self.now(name)
+
+    def kept(self, name: str) -> Value | None:
+        """What `of` returns, if there is such a value and nobody has to wait for it."""
+        entry = self._entries.get(name)
+        if entry is None or entry.missing is not None:
+            return None
+        now = self._clock.monotonic()
+        if now - entry.used_at >= self._expiry_s:
+            return None
+        if now - entry.asked_at >= self._refresh_s:
+            entry.asked_at = now
+            self._begin(name)
+        entry.used_at = now
+        self._entries[name] = self._entries.pop(name)
+        return entry.value
 
     async def now(self, name: str) -> Value:
         """Fetch the value, or join a fetch in progress. Raises what `ask` raises."""

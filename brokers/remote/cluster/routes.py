@@ -89,19 +89,26 @@ class Routes:
 
         Raises TopicNotFound, also for what can be no topic; BrokerUnavailable.
         """
-        now = self._clock.monotonic()
-        kept = self._kept.get(topic)
-        if kept is not None and not kept.doubted:
-            kept.used_at = now
-            if now >= kept.due or kept.asked_at < self.clusters.changed_at:
-                self._refresh(topic, kept, now)
-            return kept.route
-        if kept is None:
+        route = self.kept(topic)
+        if route is not None:
+            return route
+        if topic not in self._kept:
             if not could_be_a_name(topic):
                 raise TopicNotFound(shown(topic))
+            now = self._clock.monotonic()
             if now < self._missing.get(topic, now):
                 raise TopicNotFound(topic)
         return await self.now(topic)
+
+    def kept(self, topic: str) -> TopicRoute | None:
+        """What `of` returns, if it is known and not in doubt: most requests need not wait."""
+        kept = self._kept.get(topic)
+        if kept is None or kept.doubted:
+            return None
+        now = kept.used_at = self._clock.monotonic()
+        if now >= kept.due or kept.asked_at < self.clusters.changed_at:
+            self._refresh(topic, kept, now)
+        return kept.route
 
     async def now(self, topic: str) -> TopicRoute:
         """The current route, or the last known one if no name server can be reached. Raises as `of`."""

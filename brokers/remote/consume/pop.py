@@ -142,8 +142,8 @@ class Popper:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        route = await self._routes.of(request.topic)
-        config = await self._groups.of(request.group)
+        route = self._routes.kept(request.topic) or await self._routes.of(request.topic)
+        config = self._groups.kept(request.group) or await self._groups.of(request.group)
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from brokers.remote.read.origins import true_origin
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
@@ -14,9 +16,9 @@ from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import POP_CK, drop_properties, find_property
 from popgate.wire.messages.records import Record, decode_record, sender_host, sender_ms
 
-_POP_CK = POP_CK.encode()
-_LARGEST = 1 << 62
-_OF_REDELIVERIES = (_POP_CK, b"ORIGIN_GROUP")
+_POP_CK: Final = POP_CK.encode()
+_LARGEST: Final = 1 << 62
+_OF_REDELIVERIES: Final = (_POP_CK, b"ORIGIN_GROUP")
 """What a broker adds to a message that it stores again for a group, and a dead letter brings along."""
 
 
@@ -37,10 +39,28 @@ def read_popped(
     body, at = answer.body, 0
     while at < len(body):
         record = decode_record(body, at)
-        at += record.size
-        queue_id, offset, commit_offset = record.queue_id, record.offset, record.commit_offset
-        properties, before = record.properties, record.reconsume_times
-        if plain and record.topic == topic and _POP_CK not in properties:
+        # At once: by name each costs as much as all of them.
+        (
+            stored_topic,
+            queue_id,
+            offset,
+            commit_offset,
+            content,
+            properties,
+            sys_flag,
+            flag,
+            _,
+            _,
+            store_ms,
+            store_host,
+            before,
+            _,
+            _,
+            size,
+        ) = record
+        at += size
+        born_ms, born_host = sender_ms(record), sender_host(record)
+        if plain and stored_topic == topic and _POP_CK not in properties:
             start = starts.get((OF_TOPIC, queue_id), offset)
             handle = f"{start} {ends} {queue_id} {offset} {commit_offset}"
         else:
@@ -69,13 +89,13 @@ def read_popped(
                 queue_id,
                 offset,
                 commit_offset,
-                record.sys_flag,
-                record.flag,
-                sender_ms(record),
-                sender_host(record),
-                record.store_ms,
-                host_text(record.store_host),
-                record.body,
+                sys_flag,
+                flag,
+                born_ms,
+                born_host,
+                store_ms,
+                host_text(store_host),
+                content,
                 properties,
                 before + 1 if before > 0 else 1,
                 handle,

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 from popgate.model import Filter
 from popgate.wire.messages.hosts import V4_SIZE, pack_host
+from popgate.wire.messages.plain_records import plain_parts
 from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP
-from popgate.wire.messages.records import BORN_HOST_AT, BORN_MS_AT, plain_parts
+from popgate.wire.messages.records import BORN_HOST_AT, BORN_MS_AT
 
 _pack_time_into = Struct(">q").pack_into
 _BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokers.remote.access.broker_client import BrokerClient
 from popgate.answers import error_of
@@ -18,11 +18,13 @@ from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 
-_WIDEST = 1_024
+_WIDEST: Final = 1_024
 """Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
-_MOST = 1_024
+_MOST: Final = 1_024
 """Acknowledgements of one request."""
-_ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
+_ILLEGAL: Final = frozenset(
+    {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER}
+)
 
 
 class Ack(NamedTuple):
@@ -154,7 +156,7 @@ class AckBatcher:
         for ack in acks:
             topic, group, receipt, _ = ack
             # All of it but the offsets of the message.
-            key = (topic, group, *receipt[:7])
+            key = (topic, group, receipt[:7])
             entry = merged.get(key)
             if entry is None:
                 merged[key] = ack, [receipt.offset]

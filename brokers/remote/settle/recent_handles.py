@@ -44,6 +44,8 @@ class RecentHandles:
 
     def any_of(self, handles: Iterable[str]) -> bool:
         """Whether one of these is remembered."""
+        if not self._young and not self._old:
+            return False
         keys = [*map(hash, handles)]
         return not (self._young.isdisjoint(keys) and self._old.isdisjoint(keys))
 

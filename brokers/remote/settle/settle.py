@@ -51,8 +51,9 @@ class Settlement:
         A broker accepts an acknowledgement for a moment after its delivery has expired: a refused
         one that was sent would finish the message all the same.
         """
-        route = await self._routes.of(topic)
-        await self._groups.of(group)
+        route = self._routes.kept(topic) or await self._routes.of(topic)
+        if self._groups.kept(group) is None:
+            await self._groups.of(group)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
         checked: set[tuple[object, ...]] = set()

@@ -8,8 +8,8 @@ Source: protocol facts 3.8 and 5.6.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from struct import Struct
-from typing import NamedTuple
+from struct import Struct, error
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from popgate.errors import LocalWireError, PeerWireError
@@ -23,8 +23,8 @@ TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 TRANSACTION_MASK = 0xC
-BORN_HOST_V6 = 0x10
-STORE_HOST_V6 = 0x20
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
 COMPRESSION_MASK = 0x700
@@ -32,16 +32,16 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
-MAGIC_V1 = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
-_NO_HOSTS_V6 = ~_HOSTS_V6
-LONGEST_V1_TOPIC = 127
-_MOST_LENGTHS = 1024
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOSTS_V6: Final = ~_HOSTS_V6
+LONGEST_V1_TOPIC: Final = 127
+_MOST_LENGTHS: Final = 1024
 # Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
-_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
-_LENGTHS = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
-_HEADS = {
+_LENGTHS_V1: Final = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
+_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
+_HEADS: Final = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
     BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
     STORE_HOST_V6: Struct(">IIIiiqqiq8sq20siqI"),
@@ -52,20 +52,24 @@ COMMIT_OFFSET_AT = 28
 BORN_MS_AT = 40
 BORN_HOST_AT = 48
 STORE_HOST_AT = 64
+BODY_AT: Final = 88
 """Where they stand in a record whose hosts are IPv4."""
-_HEAD = _HEADS[0]
-_pack_head = _HEAD.pack
-_unpack_head = _HEAD.unpack_from
-_HEAD_SIZE = _HEAD.size
-SMALLEST_RECORD = _HEAD_SIZE + 1 + 2
-_unpack_plain_head = Struct(">II12xq8xi44xI").unpack_from
-"""Size, magic, offset, sys flag, and the length of the body."""
-_unpack_short = Struct(">h").unpack_from
-_place_queue = Struct(">i").pack_into
-_place_offsets = Struct(">qq").pack_into
-_place_time = Struct(">q").pack_into
-_unpack_length = Struct(">I").unpack_from
-_BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
+_HEAD: Final = _HEADS[0]
+_pack_head: Final = _HEAD.pack
+_pack_middle: Final = Struct(">iq8sq8siq").pack
+_pack_front: Final = Struct(">IIIiiqq48sI").pack
+"""A head without IPv6 hosts, in two parts: what stands between the commit offset and the length of the body,
+and all with that in it."""
+_unpack_head: Final = _HEAD.unpack_from
+_HEAD_SIZE: Final = _HEAD.size
+SMALLEST_RECORD: Final = _HEAD_SIZE + 1 + 2
+_unpack_short: Final = Struct(">h").unpack_from
+_place_queue: Final = Struct(">i").pack_into
+_place_offsets: Final = Struct(">qq").pack_into
+_place_time: Final = Struct(">q").pack_into
+_unpack_length: Final = Struct(">I").unpack_from
+_BORN_HOST: Final = BORN_HOST.encode()
+_BORN_TIMESTAMP: Final = BORN_TIMESTAMP.encode()
 
 
 class Record(NamedTuple):
@@ -181,19 +185,34 @@ def encode_records(
     `places`: offset and commit offset of each; `messages`: body, properties, flag, and when and where it was
     born. Raises LocalWireError.
     """
-    records = []
-    # What `encode_record` makes of nearly every message, with all that is the same for all made once.
+    records: list[bytes] = []
+    add = records.append
+    # What `encode_record` makes of nearly every message. What is the same for all is made once, and what is
+    # mostly the same as for the message before, again when it differs: when and where it was born, and the
+    # topic with the length of the properties behind it.
     plain = len(topic) <= LONGEST_V1_TOPIC and len(store_host) == 8
     told_topic = len(topic).to_bytes(2, "big")[1:] + topic
     around = _HEAD_SIZE + len(told_topic) + 2
     bits = sys_flag & _NO_HOSTS_V6
-    for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
-        places, messages, strict=True
-    ):
-        size, length = len(body), len(properties)
-        if not (plain and length < _MOST_LENGTHS and len(born_host) == 8):
-            records.append(
-                encode_record(
+    last_ms, last_host = -1, b""
+    middle = behind = b""
+    length_behind = -1
+    try:
+        for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
+            places, messages, strict=True
+        ):
+            size, length = len(body), len(properties)
+            # No tuples are compared: where they have no boxes, in the compiled form, none is another one.
+            if born_ms != last_ms or born_host != last_host:
+                last_ms, last_host = born_ms, born_host
+                middle = b""
+                if len(born_host) == 8:
+                    middle = _pack_middle(bits, born_ms, born_host, store_ms, store_host, 0, 0)
+            if length != length_behind:
+                length_behind = length
+                behind = told_topic + _LENGTHS[length] if length < _MOST_LENGTHS else b""
+            if not (plain and middle and behind):
+                record = encode_record(
                     topic,
                     queue_id,
                     offset,
@@ -207,10 +226,9 @@ def encode_records(
                     store_ms,
                     store_host,
                 )
-            )
-            continue
-        try:
-            front = _pack_head(
+                add(record)
+                continue
+            front = _pack_front(
                 around + size + length,
                 MAGIC_V1,
                 crc32(body) & 0x7FFFFFFF,
@@ -218,52 +236,13 @@ def encode_records(
                 flag,
                 offset,
                 commit_offset,
-                bits,
-                born_ms,
-                born_host,
-                store_ms,
-                store_host,
-                0,
-                0,
+                middle,
                 size,
             )
-        except Exception as error:
-            raise LocalWireError(f"a number does not fit into a record: {error}") from error
-        records.append(b"".join((front, body, told_topic, _LENGTHS[length], properties)))
+            add(b"".join((front, body, behind, properties)))
+    except error as why:
+        raise LocalWireError(f"a number does not fit into a record: {why}") from why
     return records
-
-
-def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None:
-    """Of a record that can be passed on without decoding it: where it ends, its offset, the length of its
-    body, and where its properties begin.
-
-    None: the one that begins at `start` has to be decoded, since it is damaged, or has an IPv6 host, or a
-    topic that is not ASCII.
-    """
-    end = len(data)
-    if end - start < SMALLEST_RECORD:
-        return None
-    size, magic, offset, sys_flag, body_length = _unpack_plain_head(data, start)
-    stop = start + size
-    topic_at = start + _HEAD_SIZE + body_length
-    if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
-        return None
-    # Lengths are signed numbers: half of what their bytes could say is damage.
-    topic_length = data[topic_at]
-    topic_at += 1
-    if magic == MAGIC_V2:
-        topic_length = topic_length << 8 | data[topic_at]
-        topic_at += 1
-    elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
-        return None
-    length_at = topic_at + topic_length
-    block_at = length_at + 2
-    if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
-        return None
-    length = data[length_at] << 8 | data[length_at + 1]
-    if length > LONGEST_BLOCK or block_at + length != stop:
-        return None
-    return stop, offset, body_length, block_at
 
 
 def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Record:

@@ -6,7 +6,7 @@ Sources: protocol facts 1.10, 3.1, 3.2, 3.5, 3.6 and pitfalls 28 to 36.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 
 from popgate.context import Context
@@ -21,6 +21,7 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
+from popgate.naming import check_topic
 from processors.requests import Receive
 from protocols.grpc.codec.client_quirks import types_known
 from protocols.grpc.codec.errors import OK
@@ -145,6 +146,24 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
             f"the body of {len(body)} bytes has the digest {actual}, not {shown(given, 40)} as it says",
             Fault.MESSAGE_CORRUPTED,
         )
+
+
+def check_one_topic(topics: Sequence[pb.Resource]) -> None:
+    """Raises IllegalTopic, BadRequest MESSAGE_CORRUPTED. Names alone are not enough: namespaces count."""
+    first = topics[0]
+    check_topic(first.name)
+    for topic in topics:
+        if topic != first:
+            raise BadRequest(
+                f"the messages of one send go to one topic, these go to {shown(_full(first))}"
+                f" and {shown(_full(topic))}",
+                Fault.MESSAGE_CORRUPTED,
+                "topic in message is not same",
+            )
+
+
+def _full(topic: pb.Resource) -> str:
+    return f"{topic.resource_namespace}%{topic.name}" if topic.resource_namespace else topic.name
 
 
 def tell_sent(entry: SendResultEntry, sent: Sent) -> None:

@@ -6,6 +6,7 @@ with such a code of their own are reported with the nearest one that it knows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from popgate.context import Context
@@ -117,6 +118,14 @@ def status_of(error: GatewayError, context: Context) -> Status:
     known_as = error.known_as
     message = f"{known_as}: {error.sentence}" if known_as else error.sentence
     return Status(code=code_for(context, code), message=message)
+
+
+def joint_status(statuses: Iterable[Status]) -> Status:
+    """The status of an answer with entries: theirs when they agree, else MULTIPLE_RESULTS (pitfall 17)."""
+    distinct = {status.code: status for status in statuses}
+    if len(distinct) == 1:
+        return next(iter(distinct.values()))
+    return Status(code=Code.MULTIPLE_RESULTS, message="the entries have different results")
 
 
 def knows_polling_time(version: str) -> bool:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from popgate.context import Context
+from popgate.errors import GatewayError
 from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Sent
 from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
-from protocols.grpc.codec.errors import OK
+from protocols.grpc.codec.convert import tell_sent
+from protocols.grpc.codec.errors import OK, joint_status, status_of
 from protocols.grpc.codec.plain_send import PRINTABLE, PlainSend
 from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, NOT_LAST, varint
 from protocols.grpc.pb import definition_pb2 as pb
@@ -30,7 +33,7 @@ _PLAIN = frozenset((0, 1))
 _MOST_BYTES = 1 << 30
 _STATUS_FIELD = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
 """The status of an answer, and that of each of its entries: both have the number 1."""
-_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[str, ...]]
+_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[bytes, ...]]
 """Of a message: its id, its body, its properties, when and where it was born, its keys."""
 
 
@@ -180,7 +183,7 @@ class Packer:
             or block.translate(None, PRINTABLE) != _PAIRS[count]
         ):
             return None
-        return message_id, body, block, (born_ms, host), keys
+        return message_id, body, block, (born_ms, host), tuple([key.encode() for key in keys])
 
 
 def _keys(system: pb.SystemProperties) -> tuple[str, ...] | None:
@@ -209,6 +212,24 @@ class EncodedAnswer:
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as protobuf calls it
         return self._data
+
+
+def sends_out(
+    results: Sequence[Sent | GatewayError], context: Context
+) -> rpc.SendMessageResponse | EncodedAnswer:
+    """The answer to a send, from the result of each of its messages."""
+    stored = [result for result in results if not isinstance(result, GatewayError)]
+    if len(stored) == len(results):
+        return EncodedAnswer(encode_sent(stored))
+    answer = rpc.SendMessageResponse()
+    add = answer.entries.add
+    for result in results:
+        if isinstance(result, GatewayError):
+            add().status.CopyFrom(status_of(result, context))
+        else:
+            tell_sent(add(), result)
+    answer.status.CopyFrom(joint_status(e.status for e in answer.entries))
+    return answer
 
 
 def encode_sent(results: Sequence[Sent]) -> bytes:

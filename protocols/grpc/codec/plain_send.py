@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from protocols.grpc.codec.plain_request import NUMBER_BITS, PlainRequest, read_number, read_size
 from protocols.grpc.codec.received_message import HIDDEN
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -26,14 +27,11 @@ MOST_TEXT_BYTES: Final = 1 << 15
 """Properties and keys of a message, and bytes of them: more are left to the library, because the cost of
 gathering them here grows with their square. No send may have more bytes of them."""
 _UNDERSCORE: Final = 0x5F
-_SIZE_BITS: Final = 28
-_NUMBER_BITS: Final = 42
-"""What is written in more bytes is left to the library, which takes only some of it."""
 _LATEST_SECONDS: Final = 253_402_300_800
 """Later than any Timestamp may be."""
 
 
-class PlainSend:
+class PlainSend(PlainRequest[rpc.SendMessageRequest]):
     """What a send says of its messages: each list has one entry for each of them, in their order.
 
     Nothing of it was compared with limits: `largest_body` and the like are what the messages have at most.
@@ -42,7 +40,6 @@ class PlainSend:
     __slots__ = (
         "bodies",
         "born_ms",
-        "data",
         "heads",
         "hosts",
         "keys",
@@ -52,12 +49,10 @@ class PlainSend:
         "message_ids",
         "most_properties",
         "smallest_body",
-        "topic",
     )
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.topic = ""
+        super().__init__(data, rpc.SendMessageRequest)
         self.message_ids: list[str] = []
         self.bodies: list[bytes] = []
         self.heads: list[bytes] = []
@@ -66,20 +61,13 @@ class PlainSend:
         """0 where nothing is said; anything from 0 on may be."""
         self.hosts: list[str] = []
         """Where they were born; empty where nothing is said."""
-        self.keys: list[tuple[str, ...]] = []
+        self.keys: list[tuple[bytes, ...]] = []
         self.largest_body = 0
         self.smallest_body = 0
         self.most_properties = 0
         self.longest_id = 0
         self.longest_text = 0
         """Of names and values of properties, tag and keys together."""
-
-    def parse(self) -> rpc.SendMessageRequest:
-        """The same as the library reads it."""
-        return rpc.SendMessageRequest.FromString(self.data)
-
-    def ByteSize(self) -> int:  # noqa: N802 - as protobuf calls it
-        return len(self.data)
 
 
 def read_plain(data: bytes) -> PlainSend | None:
@@ -115,7 +103,7 @@ class _Reader:
         while at < end:
             if data[at] != 0x0A:
                 return None
-            size, at = _size(data, at + 1, end)
+            size, at = read_size(data, at + 1, end)
             if size < 0 or not self._message(at, at + size):
                 return None
             at += size
@@ -143,7 +131,7 @@ class _Reader:
         self._properties = self._text = 0
         while at < end:
             tag = data[at]
-            size, at = _size(data, at + 1, end)
+            size, at = read_size(data, at + 1, end)
             if size < 0:
                 return False
             after = at + size
@@ -179,7 +167,7 @@ class _Reader:
         size: i64
         if self._topic or at >= end or data[at] != 0x12:
             return False
-        size, at = _size(data, at + 1, end)
+        size, at = read_size(data, at + 1, end)
         if size < 1 or at + size != end:
             return False
         name = data[at:end]
@@ -195,7 +183,7 @@ class _Reader:
         after: i64
         if self._properties >= MOST_TEXTS or at >= end or data[at] != 0x0A:
             return False
-        size, at = _size(data, at + 1, end)
+        size, at = read_size(data, at + 1, end)
         if size < 1 or data[at] == _UNDERSCORE:
             return False
         after = at + size
@@ -203,7 +191,7 @@ class _Reader:
         if name in HIDDEN or after >= end or data[after] != 0x12:
             return False
         self._text += size
-        size, at = _size(data, after + 1, end)
+        size, at = read_size(data, after + 1, end)
         if size < 1 or at + size != end:
             return False
         self._text += size
@@ -225,7 +213,7 @@ class _Reader:
         size: i64
         after: i64
         born_ms: i64 = 0
-        keys: tuple[str, ...] = ()
+        keys: tuple[bytes, ...] = ()
         message_id = tags = joined = host = b""
         has_tag = has_id = has_time = has_host = False
         while at < end:
@@ -237,11 +225,11 @@ class _Reader:
                 at += 2
                 continue
             if tag == 0x68:  # the queue that a client has chosen: a hint that a send does not need
-                _, at = read_number(data, at + 1, end, _NUMBER_BITS)
+                _, at = read_number(data, at + 1, end, NUMBER_BITS)
                 if at < 0:
                     return False
                 continue
-            size, at = _size(data, at + 1, end)
+            size, at = read_size(data, at + 1, end)
             if size < 0:
                 return False
             after = at + size
@@ -274,7 +262,7 @@ class _Reader:
                 if self._text > MOST_TEXT_BYTES:
                     return False
                 joined = b"%b %b" % (joined, field) if keys else field
-                keys = (*keys, field.decode("latin-1"))
+                keys = (*keys, field)
             elif tag == 0x42 and not has_host:
                 has_host = True
                 host = data[at:after]
@@ -306,36 +294,6 @@ class _Reader:
         return True
 
 
-def read_number(data: bytes, at: i64, end: i64, bits: i64) -> tuple[i64, i64]:
-    """A number of at most so many bits, seven in a byte, and where it ends.
-
-    An end below 0: there is none before `end`. Compiled, a number of more than 63 bits is below 0.
-    """
-    byte: i64
-    value: i64 = 0
-    shift: i64 = 0
-    while at < end and shift < bits:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, -1
-
-
-def _size(data: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """The length of a field whose length stands at `at`, and where it begins.
-
-    A length below 0: the field would not end before `end`.
-    """
-    size: i64
-    size, at = read_number(data, at, end, _SIZE_BITS)
-    if at < 0 or size > end - at:
-        return -1, 0
-    return size, at
-
-
 def _time(data: bytes, at: i64, end: i64) -> i64:
     """Milliseconds of a Timestamp, a part of one counted as a whole; below 0: it is not plain."""
     seconds: i64 = 0
@@ -344,9 +302,9 @@ def _time(data: bytes, at: i64, end: i64) -> i64:
     while at < end:
         tag = data[at]
         if tag == 0x08:
-            seconds, at = read_number(data, at + 1, end, _NUMBER_BITS)
+            seconds, at = read_number(data, at + 1, end, NUMBER_BITS)
         elif tag == 0x10:
-            nanos, at = read_number(data, at + 1, end, _NUMBER_BITS)
+            nanos, at = read_number(data, at + 1, end, NUMBER_BITS)
         else:
             return -1
         if at < 0 or seconds > _LATEST_SECONDS or nanos >= 1_000_000_000:

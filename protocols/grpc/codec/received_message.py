@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import md5
+from typing import Final
 
 from popgate.errors import PeerWireError
 from popgate.ids.message_id import encode_offset_message_id
@@ -19,16 +20,23 @@ from popgate.wire.messages.properties import RESERVED, split_properties
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 
-_COMPRESSED = 0x1
-"""The bit of `sys_flag`. Source: protocol facts 3.8."""
-_GZIP_MAGIC = b"\x1f\x8b"
-_LARGEST_BODY = 64 * 1024 * 1024
-"""Bytes that a body may unpack to; a larger one is delivered packed."""
-LATEST_MS = 253_402_300_799_999
-"""The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
-_U64 = (1 << 64) - 1
+try:
+    # That of hashlib is OpenSSL's, which takes as long to begin as this one for all of a short body.
+    from _md5 import md5 as short_md5  # type: ignore[import-not-found]
+except ImportError:
+    short_md5 = md5
 
-HIDDEN = frozenset(
+_COMPRESSED: Final = 0x1
+"""The bit of `sys_flag`. Source: protocol facts 3.8."""
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_SHORT_BODY: Final = 1024
+_LARGEST_BODY: Final = 64 * 1024 * 1024
+"""Bytes that a body may unpack to; a larger one is delivered packed."""
+LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
+_U64: Final = (1 << 64) - 1
+
+HIDDEN: Final = frozenset(
     name.encode()
     for name in RESERVED
     | {
@@ -44,16 +52,23 @@ HIDDEN = frozenset(
 )
 """Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
 
-_TAGS, _KEYS, _UNIQ_KEY, _BORN_HOST = b"TAGS", b"KEYS", b"UNIQ_KEY", names.BORN_HOST.encode()
-_SHARDING_KEY, _PRIORITY, _LITE_TOPIC = (
-    names.SHARDING_KEY.encode(),
-    names.PRIORITY.encode(),
-    names.LITE_TOPIC.encode(),
+# Final, because mypyc looks others up by their names, each time.
+_TAGS: Final = b"TAGS"
+_KEYS: Final = b"KEYS"
+_UNIQ_KEY: Final = b"UNIQ_KEY"
+_BORN_HOST: Final = names.BORN_HOST.encode()
+_SHARDING_KEY: Final = names.SHARDING_KEY.encode()
+_PRIORITY: Final = names.PRIORITY.encode()
+_LITE_TOPIC: Final = names.LITE_TOPIC.encode()
+_TRACE_CONTEXT: Final = b"TRACE_CONTEXT"
+_TRAN_MSG: Final = b"TRAN_MSG"
+_DUE: Final = b"TIMER_DELIVER_MS"
+_DLQ_TOPIC: Final = names.DLQ_ORIGIN_TOPIC.encode()
+_DLQ_ID: Final = names.DLQ_ORIGIN_MESSAGE_ID.encode()
+_DELAYED: Final = frozenset((_DUE, b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"))
+_RARE: Final = frozenset(
+    (_SHARDING_KEY, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY, _TRAN_MSG, _DLQ_TOPIC, *_DELAYED)
 )
-_TRACE_CONTEXT, _TRAN_MSG, _DUE = b"TRACE_CONTEXT", b"TRAN_MSG", b"TIMER_DELIVER_MS"
-_DLQ_TOPIC, _DLQ_ID = names.DLQ_ORIGIN_TOPIC.encode(), names.DLQ_ORIGIN_MESSAGE_ID.encode()
-_DELAYED = frozenset((_DUE, b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"))
-_RARE = frozenset((_SHARDING_KEY, _TRACE_CONTEXT, _LITE_TOPIC, _PRIORITY, _TRAN_MSG, _DLQ_TOPIC, *_DELAYED))
 """What most messages have none of: fields, and what makes another type than NORMAL of one."""
 
 
@@ -71,24 +86,22 @@ def _rest(number: int) -> bytes:
     return varint(number)
 
 
-_LAST = [bytes((number,)) for number in range(128)]
-NOT_LAST = [bytes((number | 0x80,)) for number in range(128)]
+_LAST: Final = [bytes((number,)) for number in range(128)]
+NOT_LAST: Final = [bytes((number | 0x80,)) for number in range(128)]
 """The lowest seven bits of a number that has more."""
 
 
-class _Lengths(dict[int, bytes]):
-    """Encoded lengths, cached: encoding one costs more than a look-up."""
-
-    def __missing__(self, size: int) -> bytes:
-        return varint(size)
+_LENGTHS: Final = [varint(size) for size in range(1100)]
 
 
-_LENGTHS = _Lengths((size, varint(size)) for size in range(1100))
+def encode_length(size: int) -> bytes:
+    """As protobuf writes it before what it is the length of: most are short, and made once."""
+    return _LENGTHS[size] if size < 1100 else varint(size)
 
 
 def _field(tag: bytes, value: bytes) -> bytes:
     """A field of bytes, text or a message."""
-    return tag + _LENGTHS[len(value)] + value
+    return tag + encode_length(len(value)) + value
 
 
 @lru_cache(maxsize=1024)
@@ -101,7 +114,7 @@ def encode_time(ms: int) -> bytes:
     encoded = (b"\x08" + varint(seconds) if seconds else b"") + (
         b"\x10" + varint(rest * 1_000_000) if rest else b""
     )
-    return _LENGTHS[len(encoded)] + encoded
+    return encode_length(len(encoded)) + encoded
 
 
 @lru_cache(maxsize=256)
@@ -134,13 +147,15 @@ def _host_of(born_host: str) -> bytes:
 
 def md5_text(body: bytes) -> str:
     """In upper case: clients compare it as text (pitfall 29)."""
-    return md5(body, usedforsecurity=False).hexdigest().upper()
+    digest = (short_md5 if len(body) < _SHORT_BODY else md5)(body, usedforsecurity=False)
+    text: str = digest.hexdigest()
+    return text.upper()
 
 
 def encode_received(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
     """A `ReceiveMessageResponse` with this message."""
     message = encode_message(stored, topic)
-    return b"\x12" + _LENGTHS[len(message)] + message
+    return b"\x12" + encode_length(len(message)) + message
 
 
 def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
@@ -152,16 +167,15 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     if not block.isascii():
         block = block.decode("utf-8", "replace").encode()
     properties = split_properties(block)
-    get = properties.get
     body, packed = _body_out(stored)
     offset = stored.offset
     namespace = topic.resource_namespace if topic is not None else ""
     if namespace and topic is not None and topic.name != stored.topic:
         namespace = ""
-    message_id = get(_UNIQ_KEY)
+    message_id = properties.get(_UNIQ_KEY)
     if message_id is None:
         message_id = encode_offset_message_id(stored.store_host, stored.commit_offset).encode()
-    born_host = get(_BORN_HOST)
+    born_host = properties.get(_BORN_HOST)
     if born_host is None:
         born_host = _host_of(stored.born_host)
     kind = 1
@@ -170,16 +184,16 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         kind, rare = _type_of(properties), _rare_fields(properties)
     parts = [
         b"\x1a",
-        _LENGTHS[len(message_id)],
+        encode_length(len(message_id)),
         message_id,
         b"\x22\x24\x08\x02\x12\x20",  # a digest of type MD5, with 32 characters
-        md5(body, usedforsecurity=False).hexdigest().upper().encode(),
+        md5_text(body).encode(),
         b"\x28\x02\x30" if packed else b"\x28\x01\x30",
         _LENGTHS[kind],
         b"\x3a",
         encode_time(stored.born_ms),
         b"\x42",
-        _LENGTHS[len(born_host)],
+        encode_length(len(born_host)),
         born_host,
         b"\x4a",
         encode_time(stored.store_ms),
@@ -188,17 +202,17 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         varint(offset),
         rare,
     ]
-    tag = get(_TAGS)
+    tag = properties.get(_TAGS)
     if tag is not None:
-        parts += (b"\x0a", _LENGTHS[len(tag)], tag)
-    keys = get(_KEYS)
+        parts += (b"\x0a", encode_length(len(tag)), tag)
+    keys = properties.get(_KEYS)
     if keys is not None:
         for key in keys.split(b" "):
             if key:
-                parts += (b"\x12", _LENGTHS[len(key)], key)
+                parts += (b"\x12", encode_length(len(key)), key)
     if stored.receipt:
-        receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
-        parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
+        receipt = marked(stored.receipt.encode(), message_id, properties.get(_LITE_TOPIC) if rare else None)
+        parts += (b"\x62", encode_length(len(receipt)), receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:
             parts.append(_hidden_for(told_by[2]))
@@ -206,11 +220,11 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
     parts = [_topic(stored.topic, namespace)]
     for key, value in properties.items():
         if key not in HIDDEN:
-            key_length = _LENGTHS[len(key)]
-            length = _LENGTHS[len(value)]
+            key_length = encode_length(len(key))
+            length = encode_length(len(value))
             size = 2 + len(key_length) + len(key) + len(length) + len(value)
-            parts += (b"\x12", _LENGTHS[size], b"\x0a", key_length, key, b"\x12", length, value)
-    parts += (b"\x1a", _LENGTHS[len(system)], system, b"\x22", _LENGTHS[len(body)], body)
+            parts += (b"\x12", encode_length(size), b"\x0a", key_length, key, b"\x12", length, value)
+    parts += (b"\x1a", encode_length(len(system)), system, b"\x22", encode_length(len(body)), body)
     return b"".join(parts)
 
 

@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError, Message
 
 from popgate.build import is_compiled
 from popgate.errors import BadRequest
-from protocols.grpc.codec.plain_send import PlainSend, read_number, read_plain
+from protocols.grpc.codec.plain_consume import PlainAck, PlainReceive, read_ack, read_receive
+from protocols.grpc.codec.plain_request import read_number
+from protocols.grpc.codec.plain_send import PlainSend, read_plain
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
@@ -62,20 +64,21 @@ class TooLarge(Unreadable):
         return f"the {self.kind} {self.what}"
 
 
-Request = Message | PlainSend | Unreadable
+Request = Message | PlainSend | PlainReceive | PlainAck | Unreadable
 """What is read of the bytes of a request."""
 READS_PLAIN: Final = is_compiled()
-"""Whether ordinary sends are read without the library: interpreted, that takes longer."""
+"""Whether ordinary sends and acknowledgements are read without the library: interpreted, it takes longer."""
 
 
 def reader_of(kind: type[Message], *, plain: bool | None = None) -> Callable[[bytes], Request]:
     """What makes requests of bytes; it raises nothing, so that no transport answers by itself.
 
-    `plain`: whether ordinary sends are read without the library; None: as `READS_PLAIN` says.
+    `plain`: whether ordinary sends and acknowledgements are read without the library; None: as `READS_PLAIN`
+    says.
     """
     parse, name = kind.FromString, kind.DESCRIPTOR.name
     sends = kind is rpc.SendMessageRequest
-    reads_plain = sends and (READS_PLAIN if plain is None else plain)
+    read_usual = _plain_reader(kind, READS_PLAIN if plain is None else plain)
     largest = _SMALL if sends else _LARGEST_COMMAND if kind is rpc.TelemetryCommand else _LARGEST
 
     def read(data: bytes) -> Request:
@@ -84,8 +87,8 @@ def reader_of(kind: type[Message], *, plain: bool | None = None) -> Callable[[by
                 if not sends:
                     return TooLarge(name, f"has {len(data)} bytes, the limit is {largest}")
                 _look_at_send(data)
-            if reads_plain and (send := read_plain(data)) is not None:
-                return send
+            if read_usual is not None and (usual := read_usual(data)) is not None:
+                return usual
             return parse(data)
         except _Much as much:
             return TooLarge(name, str(much))
@@ -93,6 +96,17 @@ def reader_of(kind: type[Message], *, plain: bool | None = None) -> Callable[[by
             return Unreadable(name)
 
     return read
+
+
+def _plain_reader(kind: type[Message], plain: bool) -> Callable[[bytes], Request | None] | None:
+    """What reads the usual requests of a kind; None: only the library does."""
+    if kind is rpc.ReceiveMessageRequest:
+        return read_receive
+    if plain and kind is rpc.SendMessageRequest:
+        return read_plain
+    if plain and kind is rpc.AckMessageRequest:
+        return read_ack
+    return None
 
 
 def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Request, int]]:

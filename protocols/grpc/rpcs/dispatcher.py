@@ -20,7 +20,7 @@ from popgate.errors import GatewayError, Internal
 from popgate.kinds import Authenticator
 from protocols.grpc.codec.errors import status_of
 from protocols.grpc.codec.packer import EncodedAnswer
-from protocols.grpc.codec.plain_send import PlainSend
+from protocols.grpc.codec.plain_request import PlainRequest
 from protocols.grpc.codec.request_reader import Request, Unreadable
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -151,8 +151,8 @@ def _sound(request: HealthCheckRequest | Unreadable) -> HealthCheckRequest:
 
 def names_of(request: Request) -> tuple[str, str]:
     """The topic and the group that a request is about, as it names them; empty where it names none."""
-    if isinstance(request, PlainSend):
-        return request.topic, ""
+    if isinstance(request, PlainRequest):
+        return request.topic, request.group
     fields: Any = request
     names = () if isinstance(request, Unreadable) else request.DESCRIPTOR.fields_by_name
     topic = ""

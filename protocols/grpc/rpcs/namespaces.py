@@ -29,7 +29,7 @@ from popgate.naming import (
     split_namespace,
 )
 from protocols.grpc.codec.packer import EncodedAnswer
-from protocols.grpc.codec.plain_send import PlainSend
+from protocols.grpc.codec.plain_request import PlainRequest
 from protocols.grpc.codec.request_reader import Request, Unreadable
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -241,8 +241,8 @@ class NamespacedDoor:
 
 
 def _taken_in(request: Request) -> tuple[Request, Known]:
-    if isinstance(request, PlainSend):
-        if "%" not in request.topic:
+    if isinstance(request, PlainRequest):
+        if "%" not in request.topic and "%" not in request.group:
             return request, {}  # it names no namespace
         request = request.parse()
     if isinstance(request, Unreadable):

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
-from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
+from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.produce.message_checks import check_count
-from processors.requests import NOTHING_SAID, Said
+from processors.requests import NOTHING_SAID, Receive, Said
 from protocols.drain import LongPolls
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import can_receive, notices_only_an_end
 from protocols.grpc.codec.endpoints import dialled_endpoints
-from protocols.grpc.codec.errors import OK, status_of
+from protocols.grpc.codec.errors import OK, joint_status, status_of
 from protocols.grpc.codec.handles import marked_like, receipt_of, receipts_of
 from protocols.grpc.codec.lite import lite_sync_in
-from protocols.grpc.codec.packer import EncodedAnswer, Packer, encode_sent
+from protocols.grpc.codec.packer import EncodedAnswer, Packer, sends_out
+from protocols.grpc.codec.plain_consume import PlainAck, PlainReceive, encode_acked
 from protocols.grpc.codec.plain_send import PlainSend
 from protocols.grpc.codec.received_message import encode_received, encode_time
 from protocols.grpc.pb import definition_pb2 as pb
@@ -123,24 +124,29 @@ class MessagingService(Positions):
             packed = self._packer.pack(request, context.peer, now_ms)
             if packed is not None:
                 if takes_packed:
-                    return _sends_told(await self._processor.send_packed(context, packed), context)
-                return _sends_told(await self._processor.send(context, packed.unpack()), context)
+                    return sends_out(await self._processor.send_packed(context, packed), context)
+                return sends_out(await self._processor.send(context, packed.unpack()), context)
         if isinstance(request, PlainSend):
             request = request.parse()
         if count > 1:
-            _check_one_topic([message.topic for message in request.messages])
+            convert.check_one_topic([message.topic for message in request.messages])
         messages = [convert.message_in(message, context, now_ms) for message in request.messages]
-        return _sends_told(await self._processor.send(context, messages), context)
+        return sends_out(await self._processor.send(context, messages), context)
 
     async def receive_message(
         self,
-        request: rpc.ReceiveMessageRequest,
+        request: rpc.ReceiveMessageRequest | PlainReceive,
         context: Context,
         answers: ResponseStream[rpc.ReceiveMessageResponse],
     ) -> int:
         """Write a status, the messages, and the time of delivery; returns the code of the status."""
+        topic: pb.Resource | None = None
         try:
-            receive = convert.receive_in(request)
+            if isinstance(request, PlainReceive):
+                receive = request.receive
+            else:
+                receive = convert.receive_in(request)
+                topic = request.message_queue.topic
             if receive.wait_s is None:
                 client = self._processor.clients.get(context.client_id)
                 # None where the settings came to another replica: the deadline decides, as without settings.
@@ -151,7 +157,7 @@ class MessagingService(Positions):
             status = status_of(error, context)
         else:
             if messages:
-                await self._deliver(request, context, answers, messages)
+                await self._deliver(receive, topic, context, answers, messages)
                 return pb.OK
             status = _NOTHING
         ending = rpc.ReceiveMessageResponse(status=status).SerializeToString()
@@ -164,12 +170,13 @@ class MessagingService(Positions):
 
     async def _deliver(
         self,
-        request: rpc.ReceiveMessageRequest,
+        receive: Receive,
+        topic: pb.Resource | None,
         context: Context,
         answers: ResponseStream[rpc.ReceiveMessageResponse],
         messages: Sequence[StoredMessage],
     ) -> None:
-        topic = request.message_queue.topic
+        """`topic`: as the client names it, where that may have a namespace."""
         ready = [_RECEIVED]
         encoded = size = 0
         failure: BaseException | None = None
@@ -181,7 +188,7 @@ class MessagingService(Positions):
                     ready.append(answer)
                 else:
                     await _write_all(answers, ready)
-                    await self._cannot_take(request, context, stored, length)
+                    await self._cannot_take(receive, context, stored, length)
                 encoded += 1
                 size += length
                 if size >= _TOGETHER:
@@ -196,28 +203,38 @@ class MessagingService(Positions):
             # Also of a cancelled request: the one that was being written may not have arrived either.
             rest = messages[max(encoded - len(ready), 0) :]
             try:
-                await self._processor.give_back(context, topic.name, request.group.name, rest)
+                await self._processor.give_back(context, receive.topic, receive.group, rest)
                 raise failure
             finally:
                 failure = None  # its traceback has this frame
 
     async def _cannot_take(
-        self, request: rpc.ReceiveMessageRequest, context: Context, stored: StoredMessage, size: int
+        self, receive: Receive, context: Context, stored: StoredMessage, size: int
     ) -> None:
-        topic = request.message_queue.topic.name
         _log.warning(
             "message %s of topic %s is too large for the client %s (%s): %d bytes",
             convert.message_out(stored).system_properties.message_id,
-            topic,
+            receive.topic,
             context.client_id,
             context.language,
             size,
         )
-        await self._processor.not_taken(context, topic, request.group.name, stored)
+        await self._processor.not_taken(context, receive.topic, receive.group, stored)
 
-    async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
+    async def ack_message(
+        self, request: rpc.AckMessageRequest | PlainAck, context: Context
+    ) -> rpc.AckMessageResponse | EncodedAnswer:
+        most = self._processor.limits.max_receipts_per_ack
+        if isinstance(request, PlainAck):
+            receipts = request.receipts() if len(request.handles) <= most else None
+            if receipts is not None:
+                results = await self._processor.ack(context, request.topic, request.group, receipts)
+                if results.count(None) == len(results):
+                    return EncodedAnswer(encode_acked(request.entries))
+                return _acked(request.message_ids, request.handles, results, {}, context)
+            request = request.parse()
         # One more than there may be is enough to be refused.
-        entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
+        entries_in = request.entries[: most + 1]
         handles = [entry.receipt_handle for entry in entries_in]
         ids = [entry.message_id for entry in entries_in]
         receipts, contradictions = receipts_of(entries_in, handles, ids, context)
@@ -226,17 +243,7 @@ class MessagingService(Positions):
         results = await self._processor.ack(
             context, request.topic.name, request.group.name, receipts, said=said
         )
-        answer = rpc.AckMessageResponse()
-        add = answer.entries.add
-        failed = False
-        for message_id, handle, error in zip(ids, handles, results, strict=True):
-            status = OK
-            if error is not None:
-                failed = True
-                status = status_of(contradictions.get(len(answer.entries), error), context)
-            add(message_id=message_id, receipt_handle=handle, status=status)
-        answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
-        return answer
+        return _acked(ids, handles, results, contradictions, context)
 
     async def change_invisible_duration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: Context
@@ -341,20 +348,24 @@ class MessagingService(Positions):
         return self._advertised if self._advertised is not None else dialled_endpoints(dialled, context)
 
 
-def _sends_told(
-    results: Sequence[Sent | GatewayError], context: Context
-) -> rpc.SendMessageResponse | EncodedAnswer:
-    stored = [result for result in results if not isinstance(result, GatewayError)]
-    if len(stored) == len(results):
-        return EncodedAnswer(encode_sent(stored))
-    answer = rpc.SendMessageResponse()
+def _acked(
+    ids: Sequence[str],
+    handles: Sequence[str],
+    results: Sequence[GatewayError | None],
+    contradictions: Mapping[int, GatewayError],
+    context: Context,
+) -> rpc.AckMessageResponse:
+    """The answer with each outcome; `contradictions`: what is told in place of some, by index."""
+    answer = rpc.AckMessageResponse()
     add = answer.entries.add
-    for result in results:
-        if isinstance(result, GatewayError):
-            add().status.CopyFrom(status_of(result, context))
-        else:
-            convert.tell_sent(add(), result)
-    answer.status.CopyFrom(_together(e.status for e in answer.entries))
+    failed = False
+    for message_id, handle, error in zip(ids, handles, results, strict=True):
+        status = OK
+        if error is not None:
+            failed = True
+            status = status_of(contradictions.get(len(answer.entries), error), context)
+        add(message_id=message_id, receipt_handle=handle, status=status)
+    answer.status.CopyFrom(joint_status(e.status for e in answer.entries) if failed else OK)
     return answer
 
 
@@ -366,32 +377,6 @@ async def _write_all(answers: ResponseStream[rpc.ReceiveMessageResponse], ready:
             await answers.write_bytes(ready[0])
             taken = 1
         del ready[:taken]
-
-
-def _check_one_topic(topics: Sequence[pb.Resource]) -> None:
-    """Raises IllegalTopic, BadRequest MESSAGE_CORRUPTED. Names alone are not enough: namespaces count."""
-    first = topics[0]
-    check_topic(first.name)
-    for topic in topics:
-        if topic != first:
-            raise BadRequest(
-                f"the messages of one send go to one topic, these go to {shown(_full(first))}"
-                f" and {shown(_full(topic))}",
-                Fault.MESSAGE_CORRUPTED,
-                "topic in message is not same",
-            )
-
-
-def _full(topic: pb.Resource) -> str:
-    return f"{topic.resource_namespace}%{topic.name}" if topic.resource_namespace else topic.name
-
-
-def _together(statuses: Iterable[pb.Status]) -> pb.Status:
-    """The status of an answer with entries: theirs when they agree, else MULTIPLE_RESULTS (pitfall 17)."""
-    distinct = {status.code: status for status in statuses}
-    if len(distinct) == 1:
-        return next(iter(distinct.values()))
-    return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
 
 
 def _is_producer(client: ClientHandle | None, request: rpc.HeartbeatRequest) -> bool:

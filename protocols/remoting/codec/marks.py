@@ -5,12 +5,14 @@ The first broker has number 0, so that its places stay unchanged; with one broke
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from brokers.numbering import MOST_BROKERS
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.ids.queue_numbers import QueueNumbers
+from popgate.wire.messages.hosts import pack_host
 
 OFFSET_BITS: Final = 63 - MOST_BROKERS.bit_length()
 """Of a place in one log: 16 PiB, which a broker that writes 100 MB in each second has after five years."""
@@ -102,3 +104,10 @@ class Origin:
     def message_id(self, broker: str, offset: int) -> str:
         """The offset message id of the message at that place."""
         return encode_offset_message_id(self.host, self.place(broker, offset))
+
+    def message_ids(self, broker: str, offsets: Iterable[int]) -> list[str]:
+        """`message_id` of several messages of one broker, whose offsets are not below 0."""
+        address = pack_host(self.host).hex().upper()
+        if self.marks is not None:
+            offsets = [self.place(broker, offset) for offset in offsets]
+        return [f"{address}{offset:016X}" for offset in offsets]

@@ -6,6 +6,7 @@ route or delay a message. Sources: protocol facts 3.6, 5.7 and 7.8.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -20,10 +21,19 @@ _HEAD: Final = Struct(">I8xiI")
 _unpack_head = _HEAD.unpack_from
 _pack_size = Struct(">I").pack
 _pack_length = Struct(">H").pack
-_SMALLEST: Final = _HEAD.size + 2
+_HEAD_SIZE: Final = _HEAD.size
+_SMALLEST: Final = _HEAD_SIZE + 2
 _WAIT = WAIT.encode()
-_Place = tuple[int, int, int, int, bytes]
-"""Of a message: where it begins, where its body ends and itself, its flag, and its properties."""
+
+
+class _Places(NamedTuple):
+    """The messages of a batch, each column with an entry for each of them."""
+
+    starts: list[int]
+    body_ends: list[int]
+    flags: list[int]
+    blocks: list[bytes]
+    """Their properties; a message ends where its block does."""
 
 
 class PackedBatch(NamedTuple):
@@ -49,24 +59,24 @@ def pack_batch(
     places = _places(head, body, limits, LONGEST_IN_BATCH - len(birth) - 1)
     if places is None:
         return None
-    first_message_id = _only(places[0][4], b"UNIQ_KEY\x01")
+    first_message_id = _only(places.blocks[0], b"UNIQ_KEY\x01")
     parts: list[bytes] = []
     body_bytes = 0
-    for start, length_at, stop, _, block in places:
+    for start, body_end, block in zip(places.starts, places.body_ends, places.blocks, strict=True):
         if not _has_id(block):
             return None
         added = birth if block[-1] == 2 else b"\x02" + birth
-        grown = len(added)
+        length = len(block) + len(added)
         parts += (
-            _pack_size(stop - start + grown),
-            body[start + 4 : length_at],
-            _pack_length(len(block) + grown),
+            _pack_size(body_end - start + 2 + length),
+            body[start + 4 : body_end],
+            _pack_length(length),
             block,
             added,
         )
-        body_bytes += length_at - start
+        body_bytes += body_end - start
     data = b"".join(parts)
-    count = len(places)
+    count = len(places.blocks)
     if not first_message_id or len(data) > MOST_BYTES:
         return None
     batch = Batch(
@@ -75,7 +85,7 @@ def pack_batch(
         head.queue_id,
         data,
         count,
-        body_bytes - _HEAD.size * count,
+        body_bytes - _HEAD_SIZE * count,
         head.sys_flag,
         head.group,
         born_ms,
@@ -90,31 +100,25 @@ def pack_messages(
     places = _places(head, body, limits, LONGEST_IN_BATCH)
     if places is None:
         return None
-    ids, keys = [], []
-    for *_, block in places:
-        message_id = _only(block, b"UNIQ_KEY\x01")
-        if not message_id:
-            return None
-        ids.append(message_id)
-        named = _only(block, b"KEYS\x01")
-        if named is None:
-            return None
-        keys.append(named)
-    count = len(places)
+    blocks = places.blocks
+    ids, keys = _values(blocks, b"UNIQ_KEY\x01"), _values(blocks, b"KEYS\x01")
+    if ids is None or keys is None or not all(ids):
+        return None
     try:
         message_ids = b"\x02".join(ids).decode().split("\x02")
     except UnicodeDecodeError:
         return None
+    count = len(blocks)
     return PackedMessages(
         topic,
         message_ids,
-        [body[start + _HEAD.size : length_at] for start, length_at, *_ in places],
-        [block for *_, block in places],
-        [flag for *_, flag, _ in places],
+        [body[start + _HEAD_SIZE : end] for start, end in zip(places.starts, places.body_ends, strict=True)],
+        blocks,
+        places.flags,
         head.sys_flag,
         head.group,
         [(head.born_ms or now_ms, born_host)] * count,
-        [tuple(filter(None, named.decode("utf-8", "replace").split(" "))) for named in keys],
+        [_split(named) if b" " in named else (named,) if named else () for named in _valid(keys)],
         head.broker,
         head.queue_id,
         not head.once,
@@ -124,40 +128,82 @@ def pack_messages(
 # -- inside -------------------------------------------------------------------------------------------
 
 
-def _places(head: Head, body: bytes, limits: Limits, longest: int) -> list[_Place] | None:
+def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | None:
     """The places of all messages. None: one is damaged, exceeds a limit, or may have special properties."""
     if head.queue_id < 0 or head.reconsumed or shared_properties(head):
         return None
     longest = min(limits.max_properties_bytes, longest)
     most_body, most_properties = limits.max_body_bytes or len(body), limits.max_properties
     least_body = 1 if limits.refuse_empty_bodies else 0
-    most = min(limits.max_messages_per_send, MOST_MESSAGES)
-    # What is nowhere in the batch is in none of its messages.
-    may_be_special, may_wait = _may_be_special(body), b"WAIT\x01" in body
-    places: list[_Place] = []
+    starts: list[int] = []
+    body_ends: list[int] = []
+    flags: list[int] = []
+    blocks: list[bytes] = []
     at, end = 0, len(body)
-    while at < end:
+    for _ in range(min(limits.max_messages_per_send, MOST_MESSAGES)):
+        if at == end:
+            break
         if end - at < _SMALLEST:
             return None
         size, flag, body_length = _unpack_head(body, at)
-        stop, length_at = at + size, at + _HEAD.size + body_length
-        block_at = length_at + 2
-        if stop > end or block_at > stop or not least_body <= body_length <= most_body:
-            return None
-        block = body[block_at:stop]
+        stop, body_end = at + size, at + _HEAD_SIZE + body_length
+        block = body[body_end + 2 : stop]
         length = len(block)
         if (
-            body[length_at] << 8 | body[length_at + 1] != length
+            stop > end
+            or body_end + 2 + length != stop
+            or not least_body <= body_length <= most_body
+            or body[body_end] << 8 | body[body_end + 1] != length
             or length > longest
-            or block.count(b"\x01") > most_properties
-            or (may_be_special and _may_be_special(block))
-            or (may_wait and _waits_not(block))
-            or len(places) == most
+            # One that is shorter than that has no more.
+            or (length > most_properties and block.count(b"\x01") > most_properties)
         ):
             return None
-        places.append((at, length_at, stop, flag, block))
+        starts.append(at)
+        body_ends.append(body_end)
+        flags.append(flag)
+        blocks.append(block)
         at = stop
-    return places or None
+    if at < end or not blocks:
+        return None
+    # What is nowhere in all of them is in none.
+    together = b"\x02".join(blocks)
+    if not _has_no_special(together, len(blocks)) and any(map(_may_be_special, blocks)):
+        return None
+    if b"WAIT\x01" in together and any(map(_waits_not, blocks)):
+        return None
+    return _Places(starts, body_ends, flags, blocks)
+
+
+def _values(blocks: Sequence[bytes], name: bytes) -> list[bytes] | None:
+    """`_only` of each block; None: it may be None of one of them."""
+    values: list[bytes] = []
+    add, width = values.append, len(name)
+    for block in blocks:
+        at = block.find(name)
+        if at < 0:
+            add(b"")
+            continue
+        begin = at + width
+        end = block.find(b"\x02", begin)
+        if (at and block[at - 1] != 2) or (0 <= end < len(block) - 1 and block.find(name, end) >= 0):
+            return None
+        add(block[begin:end] if end >= 0 else block[begin:])
+    # A value with this in it may have the name in it, too.
+    return values if b"\x01" not in b"".join(values) else None
+
+
+def _valid(texts: list[bytes]) -> list[bytes]:
+    """The same texts in valid UTF-8."""
+    try:
+        b" ".join(texts).decode()
+    except UnicodeDecodeError:
+        return [text.decode("utf-8", "replace").encode() for text in texts]
+    return texts
+
+
+def _split(keys: bytes) -> tuple[bytes, ...]:
+    return tuple(filter(None, keys.split(b" ")))
 
 
 def _only(block: bytes, name: bytes) -> bytes | None:
@@ -178,6 +224,16 @@ def _has_id(block: bytes) -> bool:
         and b"UNIQ_KEY\x01\x02" not in block
         and not block.endswith(b"UNIQ_KEY\x01")
     )
+
+
+def _has_no_special(blocks: bytes, count: int) -> bool:
+    """Whether none of so many blocks, each of which has an id, is `_may_be_special`; False: it may be.
+
+    With no underscore but that in UNIQ_KEY there is only one such name left.
+    """
+    if blocks.count(b"_") == count:
+        return b"DELAY\x01" not in blocks
+    return not _may_be_special(blocks)
 
 
 def _may_be_special(block: bytes) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
+from popgate.messages.packed_messages import SentTogether
 from popgate.model import Message, Permission, Sent
 from popgate.naming import (
     RETRY_PREFIX,
@@ -250,8 +251,10 @@ def _checked(topic: str) -> str:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
 
 
-def _all_stored(results: Sequence[Sent | GatewayError]) -> list[Sent]:
+def _all_stored(results: Sequence[Sent | GatewayError]) -> Sequence[Sent]:
     """Raises the first fault."""
+    if isinstance(results, SentTogether):
+        return results
     stored = []
     for result in results:
         if isinstance(result, GatewayError):
@@ -263,10 +266,13 @@ def _all_stored(results: Sequence[Sent | GatewayError]) -> list[Sent]:
 def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
-    ids = [
-        origin.message_id(result.broker, result.commit_offset if result.commit_offset >= 0 else _NOWHERE)
-        for result in stored
-    ]
+    if isinstance(stored, SentTogether):
+        ids = origin.message_ids(stored.broker, stored.places)
+    else:
+        ids = [
+            origin.message_id(result.broker, result.commit_offset if result.commit_offset >= 0 else _NOWHERE)
+            for result in stored
+        ]
     fields = {
         "msgId": ",".join(ids),
         "queueId": str(first.queue_id),
@@ -293,11 +299,10 @@ def _ids_at(origin: Origin, broker: str, names: Sequence[str], count: int) -> li
     """Offset message ids of stored messages, as clients see them."""
     if len(names) != count or not all(map(_ID.fullmatch, names)):
         return [origin.message_id(broker, _NOWHERE)] * count
-    address = pack_host(origin.host).hex().upper()
     if origin.leaves(broker):
+        address = pack_host(origin.host).hex().upper()
         return [address + name[-_PLACE_DIGITS:] for name in names]
-    places = [origin.place(broker, int(name[-_PLACE_DIGITS:], 16)) for name in names]
-    return [f"{address}{place:016X}" for place in places]
+    return origin.message_ids(broker, [int(name[-_PLACE_DIGITS:], 16) for name in names])
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -1,8 +1,9 @@
 // Command driver runs named scenarios with the official Go client and prints what it saw, one JSON line per fact.
 //
-// Arguments: the endpoint. Standard input: lines of `run ID SCENARIO key=value …`; its end ends the process.
-// Every line that is printed is an object with `run` (the ID), `fact` and its data; the last one of a run is
-// `end`, or `crash` if the scenario itself failed. The client is used with its defaults, which include TLS.
+// Arguments: the endpoint. Standard input: lines of `run ID SCENARIO key=value …` and `go ID`; its end ends the
+// process. Every line that is printed is an object with `run` (the ID), `fact` and its data; the last one of a run
+// is `end`, or `crash` if the scenario itself failed. The client speaks TLS by default; here it does in the runs
+// of a process that all have the parameter `tls`, because it is a setting of the process.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -21,11 +23,13 @@ import (
 	rocketmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 	v2 "github.com/apache/rocketmq-clients/golang/v5/protocol/v2"
+	"google.golang.org/grpc/status"
 )
 
 const (
 	patience   = 240 * time.Second
 	hold       = 600 * time.Second // longer than any scenario
+	request    = 45 * time.Second  // the client repeats a send that is not answered in time (as shipped 3 s)
 	sideBySide = 12
 	longBody   = 200
 )
@@ -38,7 +42,14 @@ var out sync.Mutex
 type run struct {
 	id, endpoint string
 	params       map[string]string
-	closing      []func()
+	wake         chan struct{}
+	clients      []client
+}
+
+type client interface {
+	Start() error
+	GracefulStop() error
+	SetRequestTimeout(time.Duration)
 }
 
 func (r *run) say(fact string, about data) {
@@ -61,8 +72,10 @@ func must(err error) {
 
 func errorFacts(err error) data {
 	code := ""
-	if status, ok := rocketmq.AsErrRpcStatus(err); ok {
-		code = v2.Code_name[status.GetCode()]
+	if refusal, ok := rocketmq.AsErrRpcStatus(err); ok {
+		code = v2.Code_name[refusal.GetCode()]
+	} else if broken, ok := status.FromError(err); ok {
+		code = "GRPC_" + broken.Code().String()
 	}
 	return data{"type": fmt.Sprintf("%T", err), "code": code, "text": err.Error()}
 }
@@ -120,16 +133,36 @@ func (r *run) config(group string) *rocketmq.Config {
 	return &rocketmq.Config{Endpoint: r.endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
 }
 
-func (r *run) producer(check func(*rocketmq.MessageView) rocketmq.TransactionResolution, topics ...string) rocketmq.Producer {
+func (r *run) start(made client) error {
+	made.SetRequestTimeout(request)
+	if err := made.Start(); err != nil {
+		return err
+	}
+	r.clients = append(r.clients, made)
+	return nil
+}
+
+func (r *run) close(made client) {
+	r.clients = slices.DeleteFunc(r.clients, func(other client) bool { return other == made })
+	must(made.GracefulStop())
+}
+
+type checker = func(*rocketmq.MessageView) rocketmq.TransactionResolution
+
+func (r *run) producer(check checker, topics ...string) rocketmq.Producer {
+	producer, err := r.startedProducer(check, topics...)
+	must(err)
+	return producer
+}
+
+func (r *run) startedProducer(check checker, topics ...string) (rocketmq.Producer, error) {
 	options := []rocketmq.ProducerOption{rocketmq.WithTopics(topics...)}
 	if check != nil {
 		options = append(options, rocketmq.WithTransactionChecker(&rocketmq.TransactionChecker{Check: check}))
 	}
 	producer, err := rocketmq.NewProducer(r.config(""), options...)
 	must(err)
-	must(producer.Start())
-	r.closing = append(r.closing, func() { _ = producer.GracefulStop() })
-	return producer
+	return producer, r.start(producer)
 }
 
 type filters = map[string]*rocketmq.FilterExpression
@@ -137,33 +170,51 @@ type filters = map[string]*rocketmq.FilterExpression
 func all(topic string) filters { return filters{topic: rocketmq.SUB_ALL} }
 
 func (r *run) simple(group string, subscribed filters, await time.Duration) rocketmq.SimpleConsumer {
+	consumer, err := r.startedSimple(group, subscribed, await)
+	must(err)
+	return consumer
+}
+
+func (r *run) startedSimple(group string, subscribed filters, await time.Duration) (rocketmq.SimpleConsumer, error) {
 	consumer, err := rocketmq.NewSimpleConsumer(
 		r.config(group),
 		rocketmq.WithSimpleAwaitDuration(await),
 		rocketmq.WithSimpleSubscriptionExpressions(subscribed),
 	)
 	must(err)
-	must(consumer.Start())
-	r.closing = append(r.closing, func() { _ = consumer.GracefulStop() })
-	return consumer
+	return consumer, r.start(consumer)
 }
 
 func (r *run) push(group string, subscribed filters, consume func(*rocketmq.MessageView) bool) {
-	listener := &rocketmq.FuncMessageListener{Consume: func(message *rocketmq.MessageView) rocketmq.ConsumerResult {
+	consumer, err := rocketmq.NewPushConsumer(
+		r.config(group),
+		rocketmq.WithPushAwaitDuration(5*time.Second),
+		rocketmq.WithPushSubscriptionExpressions(subscribed),
+		rocketmq.WithPushMessageListener(listener(consume)),
+	)
+	must(err)
+	must(r.start(consumer))
+}
+
+func (r *run) lite(group, topic string, consume func(*rocketmq.MessageView) bool) rocketmq.LitePushConsumer {
+	consumer, err := rocketmq.NewLitePushConsumer(
+		r.config(group),
+		rocketmq.NewLitePushConsumerConfig(topic, time.Minute),
+		rocketmq.WithPushAwaitDuration(5*time.Second),
+		rocketmq.WithPushMessageListener(listener(consume)),
+	)
+	must(err)
+	must(r.start(consumer))
+	return consumer
+}
+
+func listener(consume func(*rocketmq.MessageView) bool) *rocketmq.FuncMessageListener {
+	return &rocketmq.FuncMessageListener{Consume: func(message *rocketmq.MessageView) rocketmq.ConsumerResult {
 		if consume(message) {
 			return rocketmq.SUCCESS
 		}
 		return rocketmq.FAILURE
 	}}
-	consumer, err := rocketmq.NewPushConsumer(
-		r.config(group),
-		rocketmq.WithPushAwaitDuration(5*time.Second),
-		rocketmq.WithPushSubscriptionExpressions(subscribed),
-		rocketmq.WithPushMessageListener(listener),
-	)
-	must(err)
-	must(consumer.Start())
-	r.closing = append(r.closing, func() { _ = consumer.GracefulStop() })
 }
 
 // received is one receive; the client reports an empty answer as an error.
@@ -183,8 +234,15 @@ func (r *run) received(consumer rocketmq.SimpleConsumer, most int32, invisible t
 }
 
 func (r *run) acked(consumer rocketmq.SimpleConsumer, message *rocketmq.MessageView) {
-	must(consumer.Ack(background, message))
-	r.say("acked", data{"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt()})
+	must(r.ack(consumer, message))
+}
+
+func (r *run) ack(consumer rocketmq.SimpleConsumer, message *rocketmq.MessageView) error {
+	err := consumer.Ack(background, message)
+	if err == nil {
+		r.say("acked", data{"id": message.GetMessageId(), "attempt": message.GetDeliveryAttempt()})
+	}
+	return err
 }
 
 // receiveUntil receives so many messages; fewer when the patience ends.
@@ -238,8 +296,8 @@ func (r *run) perform(scenario func(*run)) {
 	}()
 	scenario(r)
 	r.say("finished", nil)
-	for _, closing := range r.closing {
-		closing()
+	for _, made := range r.clients {
+		_ = made.GracefulStop() // one that a scenario stopped itself says so
 	}
 	r.say("end", nil)
 }
@@ -248,18 +306,25 @@ func main() {
 	rocketmq.ResetLogger()
 	endpoint := os.Args[1]
 	places := make(chan struct{}, sideBySide)
+	runs := map[string]*run{}
 	var going sync.WaitGroup
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
+		if len(words) == 2 && words[0] == "go" {
+			runs[words[1]].wake <- struct{}{}
+			continue
+		}
 		if len(words) < 3 || words[0] != "run" {
 			continue
 		}
-		one := &run{id: words[1], endpoint: endpoint, params: map[string]string{}}
+		one := &run{id: words[1], endpoint: endpoint, params: map[string]string{}, wake: make(chan struct{}, 8)}
+		runs[one.id] = one
 		for _, pair := range words[3:] {
 			name, value, _ := strings.Cut(pair, "=")
 			one.params[name] = value
 		}
+		rocketmq.EnableSsl = one.params["tls"] != ""
 		scenario, known := scenarios[words[2]]
 		if !known {
 			one.say("crash", data{"error": "no scenario " + words[2]})

@@ -5,25 +5,64 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	rocketmq "github.com/apache/rocketmq-clients/golang/v5"
+	"github.com/apache/rocketmq-clients/golang/v5/pkg/utils"
 )
 
-const limit = 4 << 20
+const (
+	limit  = 4 << 20
+	enough = 1200
+)
 
 var background = context.Background()
 
 // The scenarios, as far as the client's API goes; the clients in other languages have the same names and facts.
 var scenarios = map[string]func(*run){
-	"normal": normal, "bodies": bodies, "batch_receive": batchReceive, "early_receive": earlyReceive,
-	"subscriptions": subscriptions, "empty_poll": emptyPoll, "fifo_simple": fifoSimple,
-	"fifo_push": fifoPush, "delay": delay, "recall": recall, "transaction": transaction,
-	"transaction_check": transactionCheck, "tags": tags, "sql92": sql92,
-	"change_invisible": changeInvisible, "nack": nack, "push_consumer": pushConsumer, "push_shared": pushShared,
-	"push_retry": pushRetry, "dead_letter": deadLetter,
+	"normal":                normal,
+	"bodies":                bodies,
+	"batch_receive":         batchReceive,
+	"early_receive":         earlyReceive,
+	"subscriptions":         subscriptions,
+	"by_name":               dialling,
+	"by_address":            dialling,
+	"by_ipv6":               dialling,
+	"first_use":             firstUse,
+	"empty_poll":            emptyPoll,
+	"idle":                  idle,
+	"fifo_simple":           fifoSimple,
+	"fifo_held":             fifoHeld,
+	"fifo_push":             fifoPush,
+	"lite":                  lite,
+	"delay":                 delay,
+	"recall":                recall,
+	"transaction":           transaction,
+	"transaction_twice":     transactionTwice,
+	"transaction_check":     transactionCheck,
+	"transaction_abandon":   transactionAbandon,
+	"transaction_successor": transactionSuccessor,
+	"tags":                  tags,
+	"sql92":                 sql92,
+	"change_invisible":      changeInvisible,
+	"nack":                  nack,
+	"push_consumer":         pushConsumer,
+	"push_shared":           pushShared,
+	"push_retry":            pushRetry,
+	"dead_letter":           deadLetter,
+	"dead_letter_fifo":      deadLetterFifo,
+	"many_receives":         manyReceives,
+	"broadcast":             broadcast,
+	"wrong_type":            wrongType,
+	"unknown_group":         unknownGroup,
+	"illegal_names":         illegalNames,
+	"illegal_messages":      illegalMessages,
+	"illegal_receives":      illegalReceives,
+	"interrupted":           interrupted,
+	"drained":               drained,
 }
 
 func message(topic, body string, change ...func(*rocketmq.Message)) *rocketmq.Message {
@@ -159,6 +198,27 @@ func subscriptions(r *run) {
 	r.quiet(consumer, time.Now())
 }
 
+// dialling connects to `dial`; every address that the client is told must be that one.
+func dialling(r *run) {
+	topic, dialled := r.params["topic"], r.params["dial"]
+	r.endpoint = dialled
+	producer := r.producer(nil, topic)
+	consumer := r.simple(r.params["group"], all(topic), 3*time.Second)
+	receipt := r.sent(producer, message(topic, "by name"), nil)
+	r.takeAll(consumer, 1, "")
+	r.say("told", data{"facade": utils.EndpointsToString(receipt.Endpoints), "dialled": dialled})
+}
+
+// firstUse: topic and group exist for nobody yet; the group is made after the message was sent.
+func firstUse(r *run) {
+	topic := r.params["topic"]
+	producer := r.producer(nil, topic)
+	r.sent(producer, message(topic, "first"), nil)
+	consumer := r.simple(r.params["group"], all(topic), 3*time.Second)
+	r.takeAll(consumer, 1, "")
+	r.quiet(consumer, time.Now())
+}
+
 func emptyPoll(r *run) {
 	topic := r.params["topic"]
 	producer := r.producer(nil, topic)
@@ -174,9 +234,29 @@ func emptyPoll(r *run) {
 		_, err := r.received(hasty, 16, hold, "hasty")
 		must(err)
 	}
-	must(hasty.GracefulStop())
+	r.close(hasty)
 	r.sent(producer, message(topic, "at last"), nil)
 	waiting.Wait()
+}
+
+// idle: consumers of both kinds wait longer than one poll on an empty topic, then a message comes.
+func idle(r *run) {
+	topic, pushed := r.params["topic"], r.params["topic2"]
+	var seen seenBy
+	producer := r.producer(nil, topic, pushed)
+	simple := r.simple(r.params["group"], all(topic), 20*time.Second)
+	r.push(r.params["group2"], all(pushed), func(m *rocketmq.MessageView) bool {
+		r.saw(m, "push", nil)
+		seen.add(m)
+		return true
+	})
+	_, err := r.received(simple, 16, hold, "empty")
+	must(err)
+	for _, where := range []string{topic, pushed} {
+		r.sent(producer, message(where, "at last"), nil)
+	}
+	r.takeAll(simple, 1, "simple")
+	r.waitFor(seen.atLeast(1))
 }
 
 func inOrder(groups string, count int, each func(group, body string)) {
@@ -195,6 +275,21 @@ func fifoSimple(r *run) {
 		r.sent(producer, message(topic, body, grouped(group)), nil)
 	})
 	r.takeAll(consumer, 40, "")
+	r.quiet(consumer, time.Now())
+}
+
+// fifoHeld: a held message holds up its own message group and no other; when it comes back, order goes on.
+func fifoHeld(r *run) {
+	topic := r.params["topic"]
+	producer := r.producer(nil, topic)
+	consumer := r.simple(r.params["group"], all(topic), time.Second)
+	r.sent(producer, message(topic, "a0", grouped("a")), nil)
+	r.receiveUntil(consumer, 1, 16, time.Minute, false, "first")
+	for _, body := range []string{"a1", "b0", "b1"} {
+		r.sent(producer, message(topic, body, grouped(body[:1])), nil)
+	}
+	r.takeAll(consumer, 2, "meanwhile")
+	r.takeAll(consumer, 2, "afterwards")
 	r.quiet(consumer, time.Now())
 }
 
@@ -224,6 +319,52 @@ func fifoPush(r *run) {
 		defer lock.Unlock()
 		return finished >= 32
 	})
+}
+
+// lite: a client gets the lite topics that it subscribes to, each in its order, and no others.
+func lite(r *run) {
+	topic := r.params["topic"]
+	var lock sync.Mutex
+	failed, finished := false, 0
+	consumer := r.lite(r.params["group"], topic, func(m *rocketmq.MessageView) bool {
+		lock.Lock()
+		defer lock.Unlock()
+		good := string(m.GetBody()) != "room-1 2" || failed
+		r.saw(m, "", data{"consumed": good, "lite": m.GetLiteTopic()})
+		if good {
+			finished++
+		} else {
+			failed = true
+		}
+		return good
+	})
+	finishedAll := func(count int) func() bool {
+		return func() bool {
+			lock.Lock()
+			defer lock.Unlock()
+			return finished >= count
+		}
+	}
+	producer := r.producer(nil, topic)
+	r.tryTo("an illegal name", func() error { return consumer.SubscribeLite("no good") })
+	send := func(from, to int, rooms ...string) {
+		for n := from; n < to; n++ {
+			for _, room := range rooms {
+				in := func(m *rocketmq.Message) { m.SetLiteTopic(room) }
+				r.sent(producer, message(topic, fmt.Sprintf("%s %d", room, n), in), data{"lite": room})
+			}
+		}
+	}
+	must(consumer.SubscribeLite("room-1"))
+	must(consumer.SubscribeLite("room-2"))
+	send(0, 5, "room-1", "room-2", "room-3")
+	r.waitFor(finishedAll(10))
+	r.say("two rooms", nil)
+	must(consumer.UnSubscribeLite("room-2"))
+	send(5, 7, "room-1", "room-2")
+	r.waitFor(finishedAll(12))
+	must(consumer.SubscribeLite("room-3"))
+	r.waitFor(finishedAll(17))
 }
 
 func delay(r *run) {
@@ -266,11 +407,26 @@ func recall(r *run) {
 func unknown(*rocketmq.MessageView) rocketmq.TransactionResolution { return rocketmq.UNKNOWN }
 
 func (r *run) half(producer rocketmq.Producer, m *rocketmq.Message) rocketmq.Transaction {
+	transaction, _ := r.halfWith(producer, m)
+	return transaction
+}
+
+func (r *run) halfWith(producer rocketmq.Producer, m *rocketmq.Message) (rocketmq.Transaction, *rocketmq.SendReceipt) {
 	transaction := producer.BeginTransaction()
 	receipts, err := producer.SendWithTransaction(background, m, transaction)
 	must(err)
 	r.sentAs(m, receipts[0], nil)
-	return transaction
+	return transaction, receipts[0]
+}
+
+// toldCheck commits what it is asked about, but for the bad one.
+func (r *run) toldCheck(m *rocketmq.MessageView) rocketmq.TransactionResolution {
+	body := string(m.GetBody())
+	r.say("checked", data{"id": m.GetMessageId(), "body": body, "tag": textOf(m.GetTag())})
+	if body == "bad" {
+		return rocketmq.ROLLBACK
+	}
+	return rocketmq.COMMIT
 }
 
 func transaction(r *run) {
@@ -291,17 +447,44 @@ func transaction(r *run) {
 	r.quiet(consumer, time.Now().Add(4*time.Second))
 }
 
+// transactionTwice: the same end again is answered OK, the other end and an unknown id are refused.
+func transactionTwice(r *run) {
+	topic := r.params["topic"]
+	producer := r.producer(unknown, topic)
+	consumer := r.simple(r.params["group"], all(topic), 3*time.Second)
+	end, receipt := r.halfWith(producer, message(topic, "once"))
+	r.tryTo("commit", end.Commit)
+	r.tryTo("commit again", end.Commit)
+	r.tryTo("roll back after commit", end.RollBack)
+	r.takeAll(consumer, 1, "")
+	r.quiet(consumer, time.Now())
+	receipt.TransactionId = "nonsense" // it is the receipt by which the transaction ends
+	r.tryTo("unknown id", end.Commit)
+}
+
+// transactionAbandon sends a half message and dies at once, the whole process of it.
+func transactionAbandon(r *run) {
+	topic := r.params["topic"]
+	r.half(r.producer(r.toldCheck, topic), message(topic, "orphan"))
+	os.Exit(9)
+}
+
+// transactionSuccessor: another instance of the producer is asked about what a dead one left.
+func transactionSuccessor(r *run) {
+	topic := r.params["topic"]
+	r.producer(r.toldCheck, topic)
+	r.takeAll(r.simple(r.params["group"], all(topic), 3*time.Second), 1, "")
+}
+
 func transactionCheck(r *run) {
 	topic := r.params["topic"]
 	var bad atomic.Bool
 	producer := r.producer(func(m *rocketmq.MessageView) rocketmq.TransactionResolution {
-		body := string(m.GetBody())
-		r.say("checked", data{"id": m.GetMessageId(), "body": body, "tag": textOf(m.GetTag())})
-		if body == "bad" {
+		resolution := r.toldCheck(m)
+		if resolution == rocketmq.ROLLBACK {
 			bad.Store(true)
-			return rocketmq.ROLLBACK
 		}
-		return rocketmq.COMMIT
+		return resolution
 	}, topic)
 	consumer := r.simple(r.params["group"], all(topic), 3*time.Second)
 	for _, body := range []string{"good", "bad"} {
@@ -354,164 +537,6 @@ func sql92(r *run) {
 	r.takeAll(consumer, 4, "")
 	r.quiet(consumer, time.Now())
 	r.tryTo("illegal expression", func() error {
-		broken, err := rocketmq.NewSimpleConsumer(r.config(r.params["group2"]),
-			rocketmq.WithSimpleAwaitDuration(time.Second), rocketmq.WithSimpleSubscriptionExpressions(sql("price >")))
-		must(err)
-		if err := broken.Start(); err != nil {
-			return err
-		}
-		r.closing = append(r.closing, func() { _ = broken.GracefulStop() })
-		_, err = r.received(broken, 16, hold, "")
-		return err
+		return r.receiveOnce(r.params["group2"], sql("price >"))
 	})
-}
-
-func (r *run) changed(consumer rocketmq.SimpleConsumer, m *rocketmq.MessageView, seconds int) {
-	must(consumer.ChangeInvisibleDuration(m, time.Duration(seconds)*time.Second))
-	r.say("changed", data{"id": m.GetMessageId(), "seconds": seconds})
-}
-
-func changeInvisible(r *run) {
-	topic := r.params["topic"]
-	producer := r.producer(nil, topic)
-	consumer := r.simple(r.params["group"], all(topic), time.Second)
-	for _, body := range []string{"longer", "shorter"} {
-		r.sent(producer, message(topic, body), nil)
-	}
-	held := map[string]*rocketmq.MessageView{}
-	for _, m := range r.receiveUntil(consumer, 2, 16, time.Minute, false, "") {
-		held[string(m.GetBody())] = m
-	}
-	begin := time.Now()
-	r.changed(consumer, held["longer"], 300)
-	r.changed(consumer, held["shorter"], 1)
-	r.takeAll(consumer, 1, "early")
-	r.quiet(consumer, begin.Add(61*time.Second))
-	r.acked(consumer, held["longer"])
-	r.quiet(consumer, time.Now())
-}
-
-func nack(r *run) {
-	topic := r.params["topic"]
-	producer := r.producer(nil, topic)
-	consumer := r.simple(r.params["group"], all(topic), 3*time.Second)
-	r.sent(producer, message(topic, "no"), nil)
-	for range 3 {
-		for _, m := range r.receiveUntil(consumer, 1, 16, hold, false, "") {
-			r.changed(consumer, m, 1)
-		}
-	}
-	r.takeAll(consumer, 1, "")
-	r.quiet(consumer, time.Now())
-}
-
-// seenBy counts different messages.
-type seenBy struct {
-	lock sync.Mutex
-	ids  map[string]int
-}
-
-func (s *seenBy) add(m *rocketmq.MessageView) {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	if s.ids == nil {
-		s.ids = map[string]int{}
-	}
-	s.ids[m.GetMessageId()]++
-}
-
-func (s *seenBy) atLeast(count int) func() bool {
-	return func() bool {
-		s.lock.Lock()
-		defer s.lock.Unlock()
-		return len(s.ids) >= count
-	}
-}
-
-func pushConsumer(r *run) {
-	topic := r.params["topic"]
-	wanted := filters{topic: rocketmq.NewFilterExpression("wanted")}
-	var seen seenBy
-	r.push(r.params["group"], wanted, func(m *rocketmq.MessageView) bool {
-		r.saw(m, "", nil)
-		seen.add(m)
-		return true
-	})
-	producer := r.producer(nil, topic)
-	for n := range 50 {
-		r.sent(producer, message(topic, fmt.Sprintf("m%d", n), tagged("wanted")), nil)
-		r.sent(producer, message(topic, fmt.Sprintf("other%d", n), tagged("other")), nil)
-	}
-	r.waitFor(seen.atLeast(50))
-	r.quiet(r.simple(r.params["group"], wanted, 3*time.Second), time.Now())
-}
-
-func pushShared(r *run) {
-	topic := r.params["topic"]
-	var seen seenBy
-	for _, by := range []string{"one", "two"} {
-		r.push(r.params["group"], all(topic), func(m *rocketmq.MessageView) bool {
-			r.saw(m, by, nil)
-			seen.add(m)
-			return true
-		})
-	}
-	producer := r.producer(nil, topic)
-	for n := range 100 {
-		r.sent(producer, message(topic, fmt.Sprintf("m%d", n)), nil)
-	}
-	r.waitFor(seen.atLeast(100))
-}
-
-func pushRetry(r *run) {
-	topic := r.params["topic"]
-	var consumed atomic.Bool
-	r.push(r.params["group"], all(topic), func(m *rocketmq.MessageView) bool {
-		good := m.GetDeliveryAttempt() >= 3
-		r.saw(m, "", data{"consumed": good})
-		if good {
-			consumed.Store(true)
-		}
-		return good
-	})
-	producer := r.producer(nil, topic)
-	r.sent(producer, message(topic, "third time lucky"), nil)
-	r.waitFor(consumed.Load)
-	r.quiet(r.simple(r.params["group"], all(topic), 3*time.Second), time.Now())
-}
-
-func deadLetter(r *run) {
-	topic := r.params["topic"]
-	var attempts atomic.Int32
-	r.push(r.params["group"], all(topic), func(m *rocketmq.MessageView) bool {
-		r.saw(m, "", nil)
-		attempts.Add(1)
-		return false
-	})
-	producer := r.producer(nil, topic)
-	poison := message(topic, "poison", tagged("t"), keyed("k"), having(map[string]string{"p": "v"}))
-	r.sent(producer, poison, nil)
-	r.waitFor(func() bool { return attempts.Load() >= 2 })
-	dead, found := "%DLQ%"+r.params["group"], 0
-	r.waitFor(func() bool { // the topic exists when the first message is in it
-		consumer, err := rocketmq.NewSimpleConsumer(r.config(r.params["group2"]),
-			rocketmq.WithSimpleAwaitDuration(time.Second), rocketmq.WithSimpleSubscriptionExpressions(all(dead)))
-		must(err)
-		if err := consumer.Start(); err != nil {
-			r.say("no dead letters yet", data{"error": errorFacts(err)})
-			time.Sleep(200 * time.Millisecond)
-			return false
-		}
-		defer func() { _ = consumer.GracefulStop() }()
-		messages, err := r.received(consumer, 16, hold, "dead")
-		if err != nil {
-			r.say("no dead letters yet", data{"error": errorFacts(err)})
-		}
-		for _, m := range messages {
-			r.acked(consumer, m)
-			found++
-		}
-		return found >= 1
-	})
-	r.quiet(r.simple(r.params["group"], all(topic), time.Second), time.Now())
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from popgate.messages.stored_records import StoredRecords, body_bytes, held_byte
 from popgate.model import FilterKind, Message, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.hosts import pack_host
-from popgate.wire.messages.records import decode_record, encode_record, place_record, plain_parts
+from popgate.wire.messages.plain_records import plain_parts, plain_run
+from popgate.wire.messages.records import decode_record, encode_record, place_record
 
 CONTEXT = Context()
 RED = compile_filter(FilterKind.TAG, "red")
@@ -67,6 +68,51 @@ class TestWhatIsPassedOn:
                 found = decode_record(each)
                 block_at = found.size - len(found.properties)
                 assert parts == (found.size, found.offset, len(found.body), block_at)
+
+    @given(st.lists(records, max_size=4), st.integers(-1, 400), st.integers(0, 255), st.integers(-9, 2))
+    def test_is_the_same_in_a_run(self, several: list[bytes], at: int, byte: int, more: int) -> None:
+        several = [
+            place_record(each, queue_id=1, offset=7 + number, commit_offset=1, store_ms=2)
+            for number, each in enumerate(several)
+        ]
+        if several:
+            last = bytearray(several[-1])
+            if 0 <= at < len(last):
+                last[at] = byte
+            several[-1] = bytes(last[:more] if more < 0 else last + bytes(more))
+        parts = [plain_parts(each) for each in several]
+        plain = [each[:3] for each in parts if each is not None]
+        wanted = [(len(each), number) for number, each in enumerate(several, 7)]
+        for topic in ("T", "t" * 127, "t" * 128, "tür"):
+            run = plain_run(several, topic.encode(), 7, 5, 1 << 20)
+            if [each[:2] for each in plain] != wanted:
+                assert run is None
+                continue
+            assert run is not None
+            assert run.records == several
+            assert run.starts == [sum(map(len, several[:number])) for number in range(len(several))]
+            assert (run.body_bytes, run.is_cut) == (sum(length for *_, length in plain), False)
+
+    @pytest.mark.parametrize("properties", [b"", b"TAGS\x01red\x02"])
+    def test_is_no_run_whichever_byte_of_it_is_damaged(self, properties: bytes) -> None:
+        first, second = (
+            place_record(
+                record("T", b"body", properties, HOSTS[0], HOSTS[0]),
+                queue_id=1,
+                offset=offset,
+                commit_offset=1,
+                store_ms=2,
+            )
+            for offset in (7, 8)
+        )
+        for at, byte in product(range(len(second)), range(256)):
+            spoiled = bytearray(second)
+            spoiled[at] = byte
+            parts = plain_parts(bytes(spoiled))
+            plain = parts is not None and parts[:2] == (len(second), 8)
+            for before, begins in (([], 8), ([first], 7)):
+                run = plain_run([*before, bytes(spoiled)], b"T", begins, 5, 1 << 20)
+                assert (run is not None) == plain, (at, byte, begins)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from popgate.errors import LocalWireError
-from popgate.messages.packed_messages import PackedMessages, signed
-from popgate.model import Message, MessageType
+from popgate.messages.packed_messages import PackedMessages, SentTogether, signed
+from popgate.model import Message, MessageType, Sent
 from popgate.wire.messages.batches import decode_batch
 from popgate.wire.messages.properties import LONGEST_BLOCK, encode_properties
 
@@ -32,9 +32,10 @@ def test_messages_come_out_as_they_went_in() -> None:
 
 def test_what_is_told_of_their_origins_and_keys_needs_no_look_at_their_properties() -> None:
     block = encode_properties({"UNIQ_KEY": "a"})
-    told = PackedMessages("T", ["a"], [b"b"], [block], [0], origins=[(5, "10.0.0.1:1")], keys=[("k", "l m")])
+    keys = [(b"k", "l m\xfc".encode())]
+    told = PackedMessages("T", ["a"], [b"b"], [block], [0], origins=[(5, "10.0.0.1:1")], keys=keys)
     (one,) = told.unpack()
-    assert (one.born_ms, one.born_host, one.keys) == (5, "10.0.0.1:1", ("k", "l m"))
+    assert (one.born_ms, one.born_host, one.keys) == (5, "10.0.0.1:1", ("k", "l m\xfc"))
 
 
 def test_the_size_is_that_of_the_batch() -> None:
@@ -45,6 +46,17 @@ def test_the_size_is_that_of_the_batch() -> None:
 def test_packed_messages_one_behind_the_other_are_packed_messages() -> None:
     one, other = (PackedMessages.pack("T", [message(text)]) for text in "ab")
     assert [item.body for item in decode_batch(one.data + other.data)] == [b"a", b"b"]
+
+
+def test_results_of_messages_that_were_stored_together_are_those_of_each() -> None:
+    together = SentTogether(["a", "b", "c"], "broker", 3, 7, range(100, 103))
+    each = [Sent(name, "broker", 3, 7 + at, "", "", 100 + at) for at, name in enumerate("abc")]
+    assert len(together) == 3
+    assert [*together] == each
+    assert [together[at] for at in (0, 1, 2, -1)] == [*each, each[2]]
+    assert (together[1:], together[::-2]) == (each[1:], each[::-2])
+    with pytest.raises(IndexError):
+        together[3]
 
 
 @pytest.mark.parametrize("time", ["", "x", "9" * 30, "-1"])

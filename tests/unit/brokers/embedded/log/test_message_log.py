@@ -1,6 +1,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.storage.keys import (
@@ -9,11 +11,16 @@ from brokers.embedded.storage.keys import (
     OFFSET_BITS,
     commit_offset,
     commit_offsets,
+    index_key,
+    index_keys,
+    message_key,
+    message_keys,
     split_index_key,
     text_hash,
 )
 from brokers.embedded.storage.store import Durability
 from popgate.errors import LocalWireError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.records import decode_record
 
@@ -79,6 +86,24 @@ def test_places_one_behind_the_other_are_those_of_each(first: int) -> None:
     assert [*commit_offsets(3, 1, first, 3)] == [commit_offset(3, 1, first + at) for at in range(3)]
 
 
+@given(
+    st.integers(0, (1 << 32) - 1),
+    st.integers(0, (1 << 16) - 1),
+    st.lists(st.tuples(st.binary(), st.integers(0, (1 << 64) - 1))),
+    st.sampled_from([b"i", b"k"]),
+)
+def test_keys_that_are_made_together_are_those_of_each(
+    topic_id: int, queue_id: int, places: list[tuple[bytes, int]], kind: bytes
+) -> None:
+    texts, offsets = [text for text, _ in places], [offset for _, offset in places]
+    assert message_keys(topic_id, queue_id, offsets) == [
+        message_key(topic_id, queue_id, offset) for offset in offsets
+    ]
+    assert index_keys(9, topic_id, queue_id, kind, texts, offsets) == [
+        index_key(9, topic_id, text_hash(kind, text), queue_id, offset) for text, offset in places
+    ]
+
+
 async def test_store_times_of_a_queue_never_go_back(parts) -> None:
     topic = await parts.topic()
     now = parts.clock.now_ms()
@@ -115,10 +140,28 @@ async def test_few_and_many_records_are_read_alike(parts, count: int) -> None:
     assert parts.log.get_many(topic, 0, [7, 999]) == [found[0][1], None]
 
 
-async def test_the_index_has_the_id_and_every_key_under_the_hour_of_the_store_time(parts) -> None:
+def add_packed(parts, topic, ids: list[bytes], keys: list[tuple[bytes, ...]], *, flag: int = 0) -> int:
+    count = len(ids)
+    packed = PackedMessages(
+        topic.name,
+        [""] * count,
+        [b"body"] * count,
+        [b"UNIQ_KEY\x01id\x02"] * count,
+        [flag] * count,
+        origins=[(5, "10.0.0.1:1")] * count,
+        keys=keys,
+    )
+    return parts.log.append_packed(topic, 0, packed, ids, parts.clock.now_ms(), HOST)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_the_index_has_the_id_and_every_key_under_the_hour_of_the_store_time(parts, packed) -> None:
     topic = await parts.topic()
-    add(parts, topic, message_id=b"the id", keys=[b"one", b"two"])
-    add(parts, topic, message_id=b"")
+    if packed:
+        add_packed(parts, topic, [b"the id", b""], [(b"one", b"two"), ()])
+    else:
+        add(parts, topic, message_id=b"the id", keys=[b"one", b"two"])
+        add(parts, topic, message_id=b"")
     await parts.store.commit()
     found = {split_index_key(key) for key, _ in parts.store.scan(INDEX, b"")}
     hour = parts.clock.now_ms() // HOUR_MS
@@ -134,6 +177,8 @@ async def test_a_message_that_cannot_be_encoded_takes_no_place(parts) -> None:
     topic = await parts.topic()
     with pytest.raises(LocalWireError):
         add(parts, topic, flag=1 << 40)
+    with pytest.raises(LocalWireError):
+        add_packed(parts, topic, [b"a", b"b"], [(), ()], flag=1 << 40)
     assert add(parts, topic) == 0
     await parts.store.commit()
     assert len(parts.delivered(topic)) == 1

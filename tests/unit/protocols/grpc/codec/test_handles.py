@@ -17,6 +17,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.duration_pb2 import Duration
 
+pytestmark = pytest.mark.usefixtures("reading")
 NAMES: Any = {"topic": pb.Resource(name="t"), "group": pb.Resource(name="g")}
 Settle = Callable[..., Awaitable[Any]]
 
@@ -47,12 +48,12 @@ async def bury(client: Any, handle: str, **fields: Any) -> Any:
 every = pytest.mark.parametrize("settle", [ack, change, bury])
 
 
-async def taken(client: Any, count: int = 1, **system: Any) -> list[Any]:
-    """The system properties of so many new messages that the client holds."""
+async def taken(client: Any, count: int = 1, more: int = 0, **system: Any) -> list[Any]:
+    """The system properties of so many new messages that the client holds, and of so many that come again."""
     for _ in range(count):
         await client.send_one(**system)
     messages = await client.receive(batch_size=32)
-    assert len(messages) == count
+    assert len(messages) == count + more
     return [message.system_properties for message in messages]
 
 
@@ -90,6 +91,40 @@ async def test_of_many_entries_only_the_wrong_are_refused(client: Any, gateway: 
         assert entry.status.code == Code.OK or f"'{named.message_id}'" in entry.status.message
     for system in (one, two):
         assert (await ack(client, system.receipt_handle, message_id=system.message_id)).code == Code.OK
+    await gateway.pass_s(31)
+    assert await client.receive() == []
+
+
+async def test_each_entry_has_its_own_status(client: Any, gateway: Any) -> None:
+    """One delivery is over, and so is that of a handle from elsewhere; the third is finished."""
+    (old,) = await taken(client)
+    await gateway.pass_s(31)
+    (new,) = await taken(client, 0, more=1)
+    strange = marked(b"0 1 2 3 0 nowhere 3 4 5", new.message_id.encode()).decode()
+    entries = [
+        rpc.AckMessageEntry(receipt_handle=handle, message_id=new.message_id)
+        for handle in (old.receipt_handle, strange, new.receipt_handle)
+    ]
+    assert old.message_id == new.message_id
+    answer = await client.call("AckMessage", rpc.AckMessageRequest(entries=entries, **NAMES))
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    wrong = Code.INVALID_RECEIPT_HANDLE
+    assert [entry.status.code for entry in answer.entries] == [wrong, wrong, Code.OK]
+    for told, entry in zip(answer.entries, entries, strict=True):
+        assert (told.message_id, told.receipt_handle) == (entry.message_id, entry.receipt_handle)
+
+
+async def test_entries_that_are_all_finished_are_told_one_by_one(client: Any, gateway: Any) -> None:
+    systems = await taken(client, 3)
+    entries = [
+        rpc.AckMessageEntry(receipt_handle=system.receipt_handle, message_id=system.message_id)
+        for system in systems
+    ]
+    answer = await client.call("AckMessage", rpc.AckMessageRequest(entries=entries, **NAMES))
+    assert answer.status.code == Code.OK
+    for told, entry in zip(answer.entries, entries, strict=True):
+        assert (told.message_id, told.receipt_handle) == (entry.message_id, entry.receipt_handle)
+        assert told.status == answer.status
     await gateway.pass_s(31)
     assert await client.receive() == []
 

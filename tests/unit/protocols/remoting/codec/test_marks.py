@@ -61,3 +61,10 @@ def test_where_there_can_be_one_broker_only_all_is_as_it_is() -> None:
     assert here.place("b", LARGEST + 1) == LARGEST + 1
     assert here.leaves("b")
     assert here.has_number("b")
+
+
+@pytest.mark.parametrize("origin", [Origin("10.0.0.9:8080"), Origin("[fe80::1]:80", MARKS)])
+@pytest.mark.parametrize("broker", ["a", "b", "nobody"])
+def test_ids_of_several_places_are_those_of_each(origin: Origin, broker: str) -> None:
+    places = [0, 4711, LARGEST, LARGEST + 1]
+    assert origin.message_ids(broker, places) == [origin.message_id(broker, place) for place in places]

@@ -182,6 +182,8 @@ class TestWhatNeedsALook:
             b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01JD\x02",
             b"UNIQ_KEY\x01ID\x02KEYS\x01a\x02KEYS\x01b\x02",
             b"UNIQ_KEY\x01ID\x02MY_KEYS\x01a\x02",
+            b"UNIQ_KEY\x01ID\x02KEYS\x01aKEYS\x01b\x02",
+            b"UNIQ_KEY\x01ID\x02KEYS\x01aKEYS\x01b",
             b"UNIQ_KEY\x01\xff\x02",
         ],
     )
