@@ -63,8 +63,8 @@ class Certificate:
             crl_file,
             crl_setting="tls.crl_file",
             peers="clients",
-            owner=f"the certificate {certificate}",
-            judges="the authorities for clients",
+            pair_name=f"the certificate {certificate}",
+            authorities_name="the authorities for clients",
         )
         stays = "the certificate from before stays in use"
         self._renewed = RenewedContext(self._sources, self._make, stays=stays, now=now)

@@ -24,7 +24,7 @@ class TlsFiles:
     """Which files there are; None: there is none. `key` may be in the certificate's file.
 
     `crl_setting` and `peers`: what names the lists, and whose certificates are looked at, in sentences.
-    `owner`: begins sentences about the certificate and its key, `judges` those about the authorities.
+    `pair_name`: begins sentences about the certificate and its key, `authorities_name` those about the authorities.
     """
 
     certificate: Path | None
@@ -33,8 +33,8 @@ class TlsFiles:
     crl: Path | None
     crl_setting: str
     peers: str
-    owner: str
-    judges: str
+    pair_name: str
+    authorities_name: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,12 +139,12 @@ class RenewedContext:
             self.revocation.report()
         if changed:
             self._logged = ""
-            _log.info("%s was renewed", self._files.owner)
+            _log.info("%s was renewed", self._files.pair_name)
 
     def _refuse(self, error: Exception) -> None:
-        reason = (
-            f"{self._files.owner} cannot be read: {reason_of(error)}" if isinstance(error, OSError) else error
-        )
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = f"{self._files.pair_name} cannot be read: {reason_of(error)}"
         sentence = f"{reason}; {self._stays}"
         if sentence != self._logged:
             _log.error("%s", sentence)
@@ -169,7 +169,9 @@ def read_contents(files: TlsFiles) -> TlsContents:
     return TlsContents(
         contents_of(certificate, f"the TLS certificate {certificate}") if certificate is not None else b"",
         contents_of(key, f"the TLS key {key}") if key is not None else b"",
-        contents_of(authorities, f"{files.judges} {authorities}") if authorities is not None else b"",
+        contents_of(authorities, f"{files.authorities_name} {authorities}")
+        if authorities is not None
+        else b"",
     )
 
 

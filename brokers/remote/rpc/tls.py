@@ -72,8 +72,8 @@ def _files(tls: Tls) -> TlsFiles:
         tls.crl,
         crl_setting="remote.crl_file",
         peers="brokers and name servers",
-        owner="the TLS context for brokers",
-        judges="the authorities in",
+        pair_name="the TLS context for brokers",
+        authorities_name="the authorities in",
     )
 
 

@@ -36,3 +36,13 @@ def test_a_look_is_due_once_a_second(tmp_path: Path) -> None:
     clock.advance(1.0)
     assert watched.is_due()
     assert not watched.is_due()
+
+
+def test_what_failed_is_tried_again_with_the_same_files(tmp_path: Path) -> None:
+    clock = MovableClock()
+    watched = WatchedFiles((tmp_path / "one",), clock.monotonic)
+    watched.retry()
+    assert not watched.changed()
+    clock.advance(10.0)
+    assert watched.changed()
+    assert not watched.changed()
