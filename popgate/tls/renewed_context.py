@@ -24,7 +24,7 @@ class TlsFiles:
     """Which files there are; None: there is none. `key` may be in the certificate's file.
 
     `crl_setting` and `peers`: what names the lists, and whose certificates are looked at, in sentences.
-    `pair_name` begins sentences about the certificate and its key, `authorities_name` those about authorities.
+    `pair_name` begins sentences about the certificate and its key; `authorities_name`: about authorities.
     """
 
     certificate: Path | None

@@ -1,4 +1,4 @@
-"""popgate.tls.revocation_lists, revocation_file: what a file must have, and what of a renewed one is taken."""
+"""popgate.tls.revocation_lists and revocation_file: what a file must have, and what a renewed one."""
 
 from __future__ import annotations
 
