@@ -149,9 +149,9 @@ def lists_in(data: bytes, authorities: Authorities, now: datetime) -> Revocation
             left_out[why] = None
         else:
             known.append(read)
-    found = RevocationLists(data, authorities, tuple(known), tuple(left_out), now)
-    found.install(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))  # where it does no harm
-    return found
+    lists = RevocationLists(data, authorities, tuple(known), tuple(left_out), now)
+    lists.install(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))  # where it does no harm
+    return lists
 
 
 def has_usable(lists: RevocationLists) -> bool:
