@@ -16,31 +16,30 @@ COMMANDS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "commands.toml").rea
 
 HEAD = """# RocketMQ's tools
 
-RocketMQ's `mqadmin` works at a gateway that has a remoting door: its address is the name server's and every
-broker's. `sh mqadmin topicList -n 127.0.0.1:8080` is all that it takes.
+RocketMQ's `mqadmin` works with every gateway that has a remoting listener: use the gateway's address as the
+name server's, for example `sh mqadmin topicList -n 127.0.0.1:8080`. It is also the address of every broker.
 
-These are all commands of `mqadmin` 5.5.0, in front of the embedded broker and in front of a RocketMQ cluster.
-Written by `tests/tools/document.py` from the table that the tests play with the unmodified tools: each line
-is what they saw, but of commands that ask no gateway. What is refused is answered with code 3 and the reason;
-what a gateway has never heard of with code 3, and it never hangs.
+The tables list all commands of `mqadmin` 5.5.0, with the embedded broker and in front of a RocketMQ cluster.
+They are written by `tests/tools/document.py` from the table that the tests run with the unmodified tools: each
+line is what the tests saw, except for commands that ask no gateway. A command that is refused, or unknown to
+the gateway, is answered with code 3 and the reason; none is left without an answer.
 
-In front of a cluster topics, groups, messages and offsets are asked of the brokers themselves, and what only
-brokers can tell (their figures, settings and rates, and who is connected to any of them, through whichever
-gateway) is asked of all of them, with the gateway's own account. Nothing is passed on that changes the
-settings or the rights of a broker. The clients that the tests look at are connected to another gateway than
-the one that is asked.
+In front of a cluster the gateway asks the brokers themselves for topics, groups, messages and offsets. It asks
+all brokers, with its own account, for what only they know: statistics, settings, rates, and the clients that
+are connected to any of them, through any gateway. It passes on nothing that changes the settings or the rights
+of a broker. The clients that the tests look for are connected to another gateway than the one that is asked.
 
-In front of an embedded broker that [several gateways](sharing.md) or [workers](workers.md) share, each of
-them shows and asks the clients of all, classic ones at their own addresses; other tests look at that, without
-the tools (`tests/e2e/test_shared_clients.py`).
+If [several gateways](sharing.md) or [workers](workers.md) share an embedded broker, each of them shows and
+reaches the clients of all, classic clients under their own addresses; this is tested without the tools
+(`tests/e2e/test_shared_clients.py`).
 """
 
 
 DASHBOARD_HEAD = """## The dashboard
 
-RocketMQ's dashboard has the gateway's address as its name server's. These are all requests that its services
-make, by page; the tests make each of them at a gateway, without the dashboard itself. Users and rules are not
-decided by it at a gateway; in front of the embedded broker it shows no rates.
+Configure the gateway's address as the name server of RocketMQ's dashboard. The table lists all requests that its
+services make, by page; the tests send each of them to a gateway, without the dashboard itself. It cannot manage
+users and access rules through a gateway, and with the embedded broker it shows no rates.
 """
 
 
