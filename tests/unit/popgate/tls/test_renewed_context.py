@@ -91,16 +91,6 @@ class Site:
         return True
 
 
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("others"), name="others")
-
-
 @pytest.fixture
 def site(tmp_path: Path, papers: Papers) -> Site:
     return Site(tmp_path, papers)

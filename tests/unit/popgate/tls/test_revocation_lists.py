@@ -31,16 +31,6 @@ class Today:
         return self.now
 
 
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("papers"))
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("others"), name="others")
-
-
 @pytest.fixture
 def both(papers: Papers, others: Papers, tmp_path: Path) -> Path:
     """A file with both authorities."""
