@@ -13,6 +13,7 @@ from typing import Any, Final
 from popgate.tls.refused_clients import note_certificates
 from popgate.tls.renewed_context import RenewedContext, TlsContents, TlsFiles, load_pair, text_of
 from popgate.tls.revocation_file import RevocationFile
+from popgate.tls.watched_files import as_file
 
 _ALPN: Final = "h2"
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -124,20 +125,24 @@ class Certificate:
         load_pair(context, self._sources, contents)
         if self._client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            _believe(context, self._client_ca, contents.authorities)
+            _believe(context, self._client_ca, contents.authorities, lists=self._sources.crl is not None)
             note_certificates(context)
         if self._sources.crl is not None:
-            # Sessions are resumed without a look at the lists. OpenSSL's cache for TLS 1.2, which remains, is
-            # of this context, and there is a new one when the lists change, and when one of them ends.
-            context.options |= ssl.OP_NO_TICKET
+            # Sessions are resumed without a look at the lists. Those of TLS 1.2 remain: their tickets are of
+            # this context, and there is a new one when the lists change, and when one of them ends. Without
+            # tickets OpenSSL would keep each of these sessions in memory, with the client's whole chain.
             context.num_tickets = 0
         return context
 
 
-def _believe(context: ssl.SSLContext, file: Path, authorities: bytes) -> None:
-    """Raises ValueError."""
+def _believe(context: ssl.SSLContext, file: Path, authorities: bytes, *, lists: bool) -> None:
+    """`lists`: there are revocation lists, so that those in this file do not count. Raises ValueError, OSError."""
     try:
-        context.load_verify_locations(cadata=text_of(authorities))
+        if lists:
+            context.load_verify_locations(cadata=text_of(authorities))
+        else:
+            with as_file(authorities) as name:
+                context.load_verify_locations(name)
     except (ssl.SSLError, ValueError):
         raise ValueError(f"{file} has no certificate of an authority for clients, in PEM") from None
 

@@ -97,10 +97,13 @@ class Papers:
         begins: timedelta = timedelta(days=-1),
         ends: timedelta = timedelta(days=30),
         extensions: Sequence[x509.ExtensionType] = (),
+        of_entries: Sequence[x509.ExtensionType] = (),
+        identifier: x509.AuthorityKeyIdentifier | None = None,
     ) -> bytes:
         """A revocation list, in PEM, with the certificates of `pair` of these names and in these files.
 
-        `extensions`: of the list, critical unless it is its number.
+        `extensions`: of the list, critical unless it is its number; `of_entries`: of all entries, critical.
+        `identifier`: of the authority's key; None: the right one.
         """
         authority, now = _certificate(self.authority), datetime.now(UTC)
         authority_key = self._private_key().public_key()
@@ -109,13 +112,18 @@ class Papers:
             .issuer_name(authority.subject)
             .last_update(now + begins)
             .next_update(now + ends)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key), critical=False)
+            .add_extension(
+                identifier or x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key),
+                critical=False,
+            )
         )
         for extension in extensions:
             builder = builder.add_extension(extension, not isinstance(extension, x509.CRLNumber))
         for file in (*(self.pair(name)[0] for name in names), *authorities):
             revoked = x509.RevokedCertificateBuilder()
             revoked = revoked.serial_number(_certificate(file).serial_number)
+            for extension in of_entries:
+                revoked = revoked.add_extension(extension, critical=True)
             builder = builder.add_revoked_certificate(revoked.revocation_date(now).build())
         signed = builder.sign(self._private_key(), hashes.SHA256())
         return signed.public_bytes(serialization.Encoding.PEM)

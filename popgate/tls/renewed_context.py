@@ -67,7 +67,10 @@ class RenewedContext:
         self._stays = stays
         self._logged = ""
         self._watched = WatchedFiles((files.certificate, files.key, files.authorities), now)
-        self._contents, self._current, self._known = self._read()
+        try:
+            self._contents, self._current, self._known = self._read()
+        except OSError as error:
+            raise ValueError(f"{files.pair_name} cannot be used: {reason_of(error)}") from None
         self.revocation: RevocationFile | None = None
         if files.crl is not None and self._known is not None:
             self.revocation = RevocationFile(
@@ -117,6 +120,9 @@ class RenewedContext:
             except (ValueError, OSError) as error:
                 self._refuse(error)
                 changed = False
+            else:
+                if read[0] == self._contents:  # it was away for a moment, or only touched
+                    read, changed, self._logged = (self._contents, self._current, self._known), False, ""
         contents, context, known = read
         lists: RevocationLists | None = None
         try:

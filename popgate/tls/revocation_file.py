@@ -71,11 +71,14 @@ class RevocationFile:
         """
         now, known = self._now(), self.current
         others = known.authorities.data != authorities.data
+        passed = known.until is not None and now >= known.until
         if others:
             known = lists_in(known.data, authorities, now)
-        elif known.until is not None and now >= known.until:
+        elif passed:
             known = replace(known, now=now)
-        if self._watched.changed() or others or (self._ripe_at is not None and now >= self._ripe_at):
+        # What was refused may be better than lists of which one has ended.
+        again = others or (passed and self._refused) or (self._ripe_at is not None and now >= self._ripe_at)
+        if self._watched.changed() or again:
             self._ripe_at = None
             try:
                 read = self._read(authorities)
@@ -105,7 +108,8 @@ class RevocationFile:
         if lists.data != before.data:
             _log.info("the revocation lists %s were renewed: %s", self.file, _described(lists.lists))
             self._reported.clear()
-            for identity in before.by_identity.keys() - lists.by_identity.keys():
+            gone = before.by_identity.keys() - lists.by_identity.keys() - lists.authorities.identities.keys()
+            for identity in gone:
                 _log.warning(
                     "%s has no list of %s any more, which is no authority of the gateway: %s",
                     self.name,

@@ -87,9 +87,9 @@ def as_file(data: bytes) -> Iterator[str]:
 
     OpenSSL reads certificates, keys and lists from files only.
     """
-    in_memory = sys.platform == "linux"  # where folders for temporary files may be read-only
-    with os.fdopen(os.memfd_create("popgate"), "w+b") if in_memory else tempfile.TemporaryFile() as file:
+    # In memory: folders for temporary files may be read-only. A container may have no /proc.
+    in_memory = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
+    with os.fdopen(os.memfd_create("popgate"), "w+b") if in_memory else tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        file.seek(0)
-        yield f"/proc/self/fd/{file.fileno()}" if in_memory else f"/dev/fd/{file.fileno()}"
+        yield f"/proc/self/fd/{file.fileno()}" if in_memory else file.name

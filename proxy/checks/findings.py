@@ -269,8 +269,12 @@ def _doubtful_lists(settings: Settings) -> Iterator[tuple[str, str]]:
     )
     for name, file, authorities, peers in given:
         if file and authorities:
-            known = Authorities.read(Path(authorities).expanduser())
-            lists = RevocationFile(name, Path(file).expanduser(), known, peers=peers)
+            try:
+                known = Authorities.read(Path(authorities).expanduser())
+                lists = RevocationFile(name, Path(file).expanduser(), known, peers=peers)
+            except ValueError as error:
+                yield name, str(error)
+                continue
             for sentence, _ in lists.doubts():
                 yield name, sentence
 

@@ -16,6 +16,7 @@ from popgate.tls.renewed_context import (
     load_pair,
     text_of,
 )
+from popgate.tls.watched_files import as_file
 
 
 class BrokerTls(ReportsTls):
@@ -80,9 +81,14 @@ def _files(tls: Tls) -> TlsFiles:
 def _context(tls: Tls, contents: TlsContents) -> ssl.SSLContext:
     """Raises ValueError, OSError."""
     try:
-        context = ssl.create_default_context(
-            cadata=text_of(contents.authorities) if tls.ca is not None else None
-        )
+        if tls.crl is not None:
+            context = ssl.create_default_context(cadata=text_of(contents.authorities))
+        elif tls.ca is not None:
+            text_of(contents.authorities)
+            with as_file(contents.authorities) as name:
+                context = ssl.create_default_context(cafile=name)
+        else:
+            context = ssl.create_default_context()
     except (OSError, ValueError) as error:
         raise ValueError(f"the authorities in {tls.ca} cannot be read: {error}") from None
     if tls.verify is not Verify.NAME:

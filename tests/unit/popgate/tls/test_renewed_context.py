@@ -59,6 +59,13 @@ class Site:
         self.clock.advance(seconds)
         self.certificate.current()
 
+    def later(self, more: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have it be later by so much, for lists."""
+        revocation = self.certificate.revocation
+        assert revocation is not None
+        now = revocation._now
+        monkeypatch.setattr(revocation, "_now", lambda: now() + more)
+
     def client(self, name: str, papers: Papers | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.papers.authority)
         context.load_cert_chain(*(papers or self.papers).pair(name))
@@ -135,6 +142,7 @@ def test_no_session_outlives_the_lists_it_was_made_with(
     site.open(papers.revocations())
     client = site.client("orders", maximum_version=version)
     first = site.shake(client)
+    assert site.shake(client, first.session).session_reused == (version is ssl.TLSVersion.TLSv1_2)
     before = site.certificate.current()
     if spoilt:
         site.certificate_file.write_bytes(b"half")
@@ -147,14 +155,18 @@ def test_no_session_outlives_the_lists_it_was_made_with(
     assert site.takes("good")
 
 
-def test_with_lists_there_are_no_tickets(site: Site, papers: Papers) -> None:
+def test_with_lists_there_are_no_tickets_of_tls_1_3(site: Site, papers: Papers) -> None:
+    """Of TLS 1.2 there are: OpenSSL would keep those sessions in memory else."""
     site.open(papers.revocations())
-    for version in VERSIONS:
-        session = site.shake(site.client("orders", maximum_version=version)).session
-        assert session is None or not session.has_ticket
     context = site.certificate.current()
     assert context.num_tickets == 0
-    assert context.options & ssl.OP_NO_TICKET
+    session = site.shake(site.client("orders", maximum_version=ssl.TLSVersion.TLSv1_3)).session
+    assert session is None or not session.has_ticket
+    for _ in range(3):
+        session = site.shake(site.client("orders", maximum_version=ssl.TLSVersion.TLSv1_2)).session
+        assert session is not None
+        assert session.has_ticket
+    assert context.session_stats()["number"] == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -164,14 +176,96 @@ def test_a_session_ends_with_the_list_it_was_made_with(
     site.open(papers.revocations(ends=DAY))
     client = site.client("orders", maximum_version=version)
     session = site.shake(client).session
-    revocation = site.certificate.revocation
-    assert revocation is not None
-    now = revocation._now
-    monkeypatch.setattr(revocation, "_now", lambda: now() + 2 * DAY)
+    assert site.shake(client, session).session_reused == (version is ssl.TLSVersion.TLSv1_2)
+    site.later(2 * DAY, monkeypatch)
     before = site.certificate.current()
     site.look()
     assert site.certificate.current() is not before
     assert not site.shake(client, session).session_reused
+
+
+def test_a_file_that_was_refused_is_read_again_when_a_list_in_force_ends(
+    site: Site, tmp_path: Path, papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "other").mkdir()
+    other = Papers(folder, name="other")
+    site.authorities.write_bytes(papers.authority.read_bytes() + other.authority.read_bytes())
+    site.open(papers.revocations(ends=DAY) + other.revocations(ends=5 * DAY))
+    site.renew(other.revocations("bad", ends=20 * DAY))
+    assert "has no list of CN=authority any more" in site.certificate.warnings()[0]
+    assert site.takes("bad", other)
+    site.later(2 * DAY, monkeypatch)
+    site.look()
+    assert not site.takes("bad", other)
+    assert site.takes("good", other)
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_a_list_that_means_another_certificate_of_its_authority_is_left_out(
+    site: Site, papers: Papers, serial: bool
+) -> None:
+    """OpenSSL does not use it, so that all clients would be refused."""
+    authority = x509.load_pem_x509_certificate(papers.authority.read_bytes())
+    names = [x509.DirectoryName(authority.issuer)]
+    right = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    wrong = x509.AuthorityKeyIdentifier(b"elsewhere", None, None)
+    if serial:
+        wrong = x509.AuthorityKeyIdentifier(right.key_identifier, names, authority.serial_number + 1)
+    with pytest.raises(ValueError, match="another certificate of this authority"):
+        site.open(papers.revocations(identifier=wrong))
+    whole = x509.AuthorityKeyIdentifier(right.key_identifier, names, authority.serial_number)
+    site.open(papers.revocations("bad", identifier=whole))
+    assert site.takes("good")
+    site.renew(papers.revocations(identifier=wrong))
+    assert site.takes("good")
+    assert not site.takes("bad")
+    assert site.certificate.warnings()
+
+
+def test_a_critical_extension_of_an_entry_refuses_nobody(site: Site, papers: Papers) -> None:
+    site.open(papers.revocations("bad"))
+    reason = x509.CRLReason(x509.ReasonFlags.key_compromise)
+    site.renew(papers.revocations("bad", "other", of_entries=[reason]))
+    assert site.takes("good")
+    assert not site.takes("bad")
+    assert "has an entry with a critical extension (2.5.29.21)" in site.certificate.warnings()[0]
+
+
+def test_files_that_were_away_for_a_moment_are_not_renewed(site: Site, papers: Papers) -> None:
+    site.open(papers.revocations())
+    before, contents = site.certificate.current(), site.certificate_file.read_bytes()
+    site.certificate_file.unlink()
+    site.look()
+    site.certificate_file.write_bytes(contents)
+    site.look()
+    assert site.certificate.current() is before
+    assert site.certificate.generation == 0
+
+
+def test_without_lists_authorities_may_be_trusted_certificates(site: Site, papers: Papers) -> None:
+    """In OpenSSL's own form, as some distributions have them."""
+    trusted = papers.authority.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-")
+    site.authorities.write_text(trusted)
+    site.certificate = Certificate(site.certificate_file, site.key_file, client_ca=site.authorities)
+    assert site.takes("good")
+
+
+def test_without_proc_there_are_files(site: Site, papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd" and Path(path).is_dir())
+    site.open(papers.revocations("bad"))
+    assert site.takes("good")
+    assert not site.takes("bad")
+
+
+def test_descriptors_that_are_used_up_at_the_start_are_said(
+    site: Site, papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def used_up(_name: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", used_up)
+    with pytest.raises(ValueError, match="cannot be used: too many open files"):
+        site.open(papers.revocations())
 
 
 def joined_without_a_newline(first: bytes, second: bytes) -> bytes:

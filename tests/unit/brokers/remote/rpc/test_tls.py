@@ -227,6 +227,9 @@ def test_renewed_files_are_read_again_and_unusable_ones_are_not(
     assert "the TLS files for brokers from before stay in use" in caplog.text
     authorities.write_bytes(made.authority.read_bytes())
     clock.advance(1.0)
+    assert tls.current() is first  # it is as it was
+    authorities.write_bytes(2 * made.authority.read_bytes())
+    clock.advance(1.0)
     assert tls.current() is not first
     assert tls.figures() == {}
 
