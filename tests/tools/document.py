@@ -20,14 +20,15 @@ RocketMQ's `mqadmin` works with every gateway that has a remoting listener: use 
 name server's, for example `sh mqadmin topicList -n 127.0.0.1:8080`. It is also the address of every broker.
 
 The tables list all commands of `mqadmin` 5.5.0, with the embedded broker and in front of a RocketMQ cluster.
-They are written by `tests/tools/document.py` from the table that the tests run with the unmodified tools: each
-line is what the tests saw, except for commands that ask no gateway. A command that is refused, or unknown to
-the gateway, is answered with code 3 and the reason; none is left without an answer.
+They are written by `tests/tools/document.py` from the table that the tests run with the unmodified tools:
+each line is what the tests saw, except for commands that ask no gateway. A command that is refused, or
+unknown to the gateway, is answered with code 3 and the reason; none is left without an answer.
 
-In front of a cluster the gateway asks the brokers themselves for topics, groups, messages and offsets. It asks
-all brokers, with its own account, for what only they know: statistics, settings, rates, and the clients that
-are connected to any of them, through any gateway. It passes on nothing that changes the settings or the rights
-of a broker. The clients that the tests look for are connected to another gateway than the one that is asked.
+In front of a cluster the gateway asks the brokers themselves for topics, groups, messages and offsets. It
+asks all brokers, with its own account, for what only they know: statistics, settings, rates, and the clients
+that are connected to any of them, through any gateway. It passes on nothing that changes the settings or the
+rights of a broker. The clients that the tests look for are connected to another gateway than the one that is
+asked.
 
 If [several gateways](sharing.md) or [workers](workers.md) share an embedded broker, each of them shows and
 reaches the clients of all, classic clients under their own addresses; this is tested without the tools
@@ -37,9 +38,9 @@ reaches the clients of all, classic clients under their own addresses; this is t
 
 DASHBOARD_HEAD = """## The dashboard
 
-Configure the gateway's address as the name server of RocketMQ's dashboard. The table lists all requests that its
-services make, by page; the tests send each of them to a gateway, without the dashboard itself. It cannot manage
-users and access rules through a gateway, and with the embedded broker it shows no rates.
+Configure the gateway's address as the name server of RocketMQ's dashboard. The table lists all requests that
+its services make, by page; the tests send each of them to a gateway, without the dashboard itself. It cannot
+manage users and access rules through a gateway, and with the embedded broker it shows no rates.
 """
 
 
