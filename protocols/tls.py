@@ -136,7 +136,7 @@ class Certificate:
 
 
 def _believe(context: ssl.SSLContext, file: Path, authorities: bytes, *, lists: bool) -> None:
-    """`lists`: there are revocation lists, so that those in this file do not count. Raises ValueError, OSError."""
+    """`lists`: revocation lists are set, and any in this file do not count. Raises ValueError, OSError."""
     try:
         if lists:
             context.load_verify_locations(cadata=text_of(authorities))
