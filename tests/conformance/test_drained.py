@@ -13,7 +13,7 @@ import re
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,21 @@ def _drains(gateway: GatewayProcess) -> bool:
     except (OSError, http.client.HTTPException):
         return "stopped " in gateway.output
     return False
+
+
+def listening(addresses: Sequence[str]) -> set[int]:
+    """Which ports of these addresses take connections: their successor could not have them.
+
+    The transport grpcio closes them only when what was under way has been answered.
+    """
+    ports = {int(re.search(r":(\d+)(?:\?|$)", address)[1]) for address in addresses}
+    taken = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A":  # LISTEN
+                taken.add(int(local.rpartition(":")[2], 16))
+    return ports & taken
 
 
 def stay(client: str, broker: str) -> int:
@@ -106,6 +121,7 @@ def drain(
             else:
                 driver.wait("it", lambda facts: len(facts.of("unanswered")) > failed)
             during = connected(first, stay(client, broker))
+            wait_until(lambda: not listening(first.addresses))
             next_one = GatewayProcess(folder / "next", listen=first.addresses, options=options)
         closing.enter_context(next_one.start(START_S))
         driver.go("it")
