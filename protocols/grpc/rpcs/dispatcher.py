@@ -175,7 +175,9 @@ class RpcHandler(Protocol):
 
     async def streamed(
         self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
-    ) -> None: ...
+    ) -> str:
+        """Returns the name of the code that it wrote; "OK": messages."""
+        ...
 
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None: ...
 
@@ -240,10 +242,10 @@ class RpcDispatcher:
 
     async def streamed(
         self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
-    ) -> None:
+    ) -> str:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
-        What it took counts until the last of it is written; its request does not, for it may wait
+        Returns the name of the code that it wrote, or CLIENT_GONE. What it took counts until the last of it is written; its request does not, for it may wait
         for long.
         """
         began = self._clock.monotonic()
@@ -254,6 +256,7 @@ class RpcDispatcher:
             self.calls.answered(method.name, code, self._clock.monotonic() - began)
         if code not in _FINE:
             self.calls.refused(*names_of(request))
+        return code
 
     async def _streamed(
         self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any], began: float

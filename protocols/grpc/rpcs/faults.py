@@ -91,15 +91,14 @@ class FaultyDoor(RpcDispatcher):
 
     async def streamed(
         self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
-    ) -> None:
+    ) -> str:
         """Raises CallFailed, which an `RpcDispatcher` does not."""
         rule = self._faults.strike(method.name)
         if rule is None:
-            await super().streamed(method, request, call, answers)
-            return
+            return await super().streamed(method, request, call, answers)
         cut = _Cut(answers, rule, self)
         try:
-            await super().streamed(method, request, call, cut)
+            code = await super().streamed(method, request, call, cut)
         except asyncio.CancelledError:
             if cut.struck and rule.verb == "cancel":
                 raise _cancelled(rule) from None
@@ -108,6 +107,7 @@ class FaultyDoor(RpcDispatcher):
             await self._befall(rule)
         if cut.struck and rule.verb == "break":
             raise _lost(rule)
+        return code
 
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         rule = self._faults.strike("Telemetry")

@@ -217,9 +217,9 @@ class NamespacedDoor:
 
     async def streamed(
         self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any]
-    ) -> None:
+    ) -> str:
         request, known = _taken_in(request)
-        await self._inner.streamed(method, request, call, _Told(answers, known))
+        return await self._inner.streamed(method, request, call, _Told(answers, known))
 
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         named = _NamedCommands(commands)

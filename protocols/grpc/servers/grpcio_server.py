@@ -59,6 +59,12 @@ _GATHER_S = 0.5
 From then on gRPC cancels what comes over a connection until its client has read that. Whoever waits for an
 answer then reads first that he is to go, and most clients that are at work wait for one within so long.
 """
+_DELIVERED = "OK"
+"""The code of an answer with messages: that one is not kept back, it ends before connections are told to go.
+
+From then on a call may fail, and Go's client closes its connection at the first that does. It has read the
+messages of an answer that has not ended, but drops them, and they stay hidden for their invisible duration.
+"""
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -310,8 +316,8 @@ class GrpcioServer:
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            await self._door.streamed(method, request, call, GrpcioStream(context))
-            if self._told is not None:
+            code = await self._door.streamed(method, request, call, GrpcioStream(context))
+            if self._told is not None and code != _DELIVERED:
                 await self._told.wait()
         finally:
             self.under_way.over(call)

@@ -13,7 +13,8 @@ import pytest
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs.dispatcher import SERVICE
-from protocols.grpc.servers.grpcio_calls import peer_text
+from protocols.grpc.servers import grpcio_server
+from protocols.grpc.servers.grpcio_calls import GrpcioStream, peer_text
 from protocols.grpc.servers.grpcio_server import OPTIONS
 from protocols.grpc.transport import BrokenStream
 
@@ -160,6 +161,36 @@ async def test_draining_lets_a_request_finish_and_takes_no_new_one(
     go_on.set()
     assert (await sending).status.code == Code.OK
     await draining
+
+
+async def test_draining_ends_answers_with_messages_before_clients_are_told_to_go(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Go's client drops the messages of an answer that has not ended when a call of its connection fails."""
+    monkeypatch.setattr(grpcio_server, "_GATHER_S", 3600)
+    gateway = await town.gateway(real_time=True, listen="grpc://127.0.0.1:0?transport=grpcio")
+    server = gateway.adapter._server
+    client = town.client(gateway)
+    await client.introduce(client.subscribing())
+    await client.send(client.message())
+    begun = asyncio.Event()
+    write = GrpcioStream.write
+
+    async def during_the_drain(stream: GrpcioStream, answer: Any) -> None:
+        begun.set()
+        await town.until(lambda: server._told is not None)
+        await write(stream, answer)
+
+    monkeypatch.setattr(GrpcioStream, "write", during_the_drain)
+    receiving = asyncio.ensure_future(client.frames())
+    await begun.wait()
+    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 7200))
+    try:
+        frames = await asyncio.wait_for(receiving, 60)
+        assert frames[0].status.code == Code.OK
+        assert not server._told.is_set()
+    finally:
+        draining.cancel()
 
 
 async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
