@@ -128,6 +128,7 @@ class GrpcAdapter:
                 listener=listener,
                 opening=adapter_context.opening,
                 observer=adapter_context.connections,
+                others_serve=adapter_context.leaves_streams,
             )
         # Loaded by who wants it only: it takes 15 MB.
         from protocols.grpc.servers.grpcio_server import GrpcioServer

@@ -345,6 +345,8 @@ class GrpcWire(HeldRequests):
                 self._hold(stream, -stream.held)
             stream.told = True
             self._events.append(Called(stream, message))
+            if self._leave_by is not None:
+                self._begin_leaving(self.now)
 
     def _answer_plain(self, stream: Stream) -> None:
         self.send_headers(stream, PLAIN_HEADERS)
@@ -363,6 +365,9 @@ class GrpcWire(HeldRequests):
             self._events.append(Cut(stream))
 
     # -- time -------------------------------------------------------------------------------------
+
+    def _is_asked(self) -> bool:
+        return any(stream.shape != Shape.MANY for stream in self.streams.values())
 
     def deadline(self) -> float | None:
         """`tick` is due each second."""

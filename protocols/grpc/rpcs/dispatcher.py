@@ -245,8 +245,8 @@ class RpcDispatcher:
     ) -> str:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
-        Returns the name of the code that it wrote, or CLIENT_GONE. What it took counts until the last of it is written; its request does not, for it may wait
-        for long.
+        Returns the name of the code that it wrote, or CLIENT_GONE. What it took counts until the last of it
+        is written; its request does not, for it may wait for long.
         """
         began = self._clock.monotonic()
         code = _GONE

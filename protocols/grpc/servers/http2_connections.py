@@ -231,9 +231,13 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
         if self.wire.cut_streams or self.wire.refused_streams:
             self._host.on_cut(self)
 
-    def leave(self) -> None:
-        """Tell the client to open nothing more here; the connection ends with its last call."""
-        self.wire.begin_leaving(self.loop.time())
+    def leave(self, within_s: float) -> None:
+        """Tell the client to open nothing more here; the connection ends with its last call.
+
+        It is told when it waits for an answer, or after `within_s` seconds.
+        """
+        now = self.loop.time()
+        self.wire.leave(now, within_s)
         self.write_soon()
 
     def _events(self) -> None:

@@ -30,6 +30,8 @@ from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
+_GATHER_S: Final = 0.5
+"""How long clients that wait for no answer may still ask: most that are at work do within so long."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 
@@ -42,6 +44,8 @@ class Http2Server:
     With a `path` it listens at a socket in the file system with the file mode `mode`. With a
     `listener` another process accepts and hands over the connections. With `tls` they are encrypted; it
     returns the context for each handshake. `opening` creates the entrance, if not the default one.
+    `others_serve`: asked when it drains, whether clients find another server. If not, no time is spent on
+    telling each one when it waits for an answer.
     """
 
     def __init__(
@@ -61,8 +65,11 @@ class Http2Server:
         listener: Listener | None = None,
         opening: Opening | None = None,
         observer: ConnectionObserver | None = None,
+        others_serve: Callable[[], bool] = lambda: False,
     ) -> None:
         self._door = door
+        self._others_serve = others_serve
+        self._gather_s = 0.0
         self._observer = observer if observer is not None else NullConnections()
         self._due: tuple[Http2Connection, ...] = ()
         """Connections that have their tick in this second."""
@@ -126,15 +133,21 @@ class Http2Server:
         """Accept no more connections, send GOAWAY on all, and finish open calls within `grace` seconds."""
         ends = self._loop.time() + grace
         self._changed = asyncio.Event()
+        if self._others_serve():
+            self._gather_s = min(_GATHER_S, grace / 2)
+            self._loop.call_later(self._gather_s, self._tell_to_leave, 0.0)
         # At once: until they know, consumers repeat their polls, which nobody lets wait any more.
-        for connection in tuple(self.connections):
-            connection.leave()
+        self._tell_to_leave(self._gather_s)
         await self._entrance.rest(grace)
         while self.connections and (left := ends - self._loop.time()) > 0:
             self._changed.clear()
             waiting = asyncio.ensure_future(self._changed.wait())
             await asyncio.wait((waiting,), timeout=left)
             waiting.cancel()
+
+    def _tell_to_leave(self, within_s: float) -> None:
+        for connection in tuple(self.connections):
+            connection.leave(within_s)
 
     async def stop(self, cut_s: float = CUT_S) -> None:
         """Cancel the remaining calls, which have `cut_s` to return what they took, and close."""
@@ -194,7 +207,7 @@ class Http2Server:
         self._observer.opened()
         if self._changed is not None:
             # It was still opening (TLS takes a while) when all were told to leave.
-            self._loop.call_soon(connection.leave)
+            self._loop.call_soon(connection.leave, self._gather_s)
         return True
 
     def on_leaving(self, connection: Http2Connection) -> None:

@@ -18,12 +18,16 @@ _ALIVE: Final = b"popgate?"
 _ROUND_TRIP_S: Final = 5.0
 """The second GOAWAY goes out then, whether the peer answers or not. What comes behind it is refused: who
 stood still for a moment has to have time to read the first."""
+_HELD_S: Final = 1.0
+"""How long what was to be sent is held back at the most, where the peer answers no PING."""
+_UNASKED_S: Final = 1.0
+"""How long a connection of the greatest age waits for a request."""
 _PER_ANSWER: Final = {Flood.PINGS: 8, Flood.WINDOW_UPDATES: 64}
 """What a call brings with it: clients that measure the way ping with the data that they get."""
 
 
 class ConnectionLifetime(SendHalf):
-    """`begin_leaving` starts the shutdown; `left` says that it is complete."""
+    """`leave` starts the shutdown; `left` says that it is complete."""
 
     __slots__ = (
         "_asked_at",
@@ -31,6 +35,7 @@ class ConnectionLifetime(SendHalf):
         "_ends_at",
         "_heard_at",
         "_last",
+        "_leave_by",
         "_leaving",
         "_leaving_at",
         "_old",
@@ -65,6 +70,8 @@ class ConnectionLifetime(SendHalf):
         """Streams from this number on are not served any more."""
         self._leaving_at: float | None = None
         """When the first GOAWAY went out."""
+        self._leave_by: float | None = None
+        """The first GOAWAY goes out with the next request, and then at the latest."""
         self._ends_at: float | None = None
         """When what is under way is cut off, of a connection that leaves for its age."""
         self._opened_at: float | None = None
@@ -87,14 +94,29 @@ class ConnectionLifetime(SendHalf):
         """Nothing is open, and nothing can be opened."""
         return self._leaving <= LAST_STREAM and not self.streams
 
-    def begin_leaving(self, now: float) -> None:
-        """Tell the peer to open no more streams, and serve those already sent (section 6.8)."""
+    def leave(self, now: float, within_s: float = 0.0) -> None:
+        """Begin the shutdown when the peer waits for an answer, or after `within_s` seconds."""
         if self._leaving_at is None:
-            self._leaving_at = now
-            self._send_goaway(LAST_STREAM, ErrorCode.NO_ERROR, "the gateway asks its clients to connect anew")
-            self._send_ping(_LEAVING, ack=False)
+            if within_s <= 0.0 or self._is_asked():
+                self._begin_leaving(now)
+            else:
+                self._leave_by = now + within_s
+
+    def _begin_leaving(self, now: float) -> None:
+        """Tell the peer to open no more streams, and serve those already sent (section 6.8).
+
+        What is to be sent behind that is held back until the peer has read it. So whoever waits for an answer
+        connects anew for his next request. gRPC's core fails a request for which it had chosen a connection
+        that was then told to close, where `grpc.enable_retries` is 0, as RocketMQ's Python client has it.
+        """
+        self._leaving_at = now
+        self._leave_by = None
+        self._send_goaway(LAST_STREAM, ErrorCode.NO_ERROR, "the gateway asks its clients to connect anew")
+        self._send_ping(_LEAVING, ack=False)
+        self._held_from = len(self._out)
 
     def _end_leaving(self) -> None:
+        self._held_from = None
         if self._leaving > LAST_STREAM:
             self._leaving = self._last + 1
             self._send_goaway(self._last, ErrorCode.NO_ERROR)
@@ -139,6 +161,10 @@ class ConnectionLifetime(SendHalf):
 
     # -- time -------------------------------------------------------------------------------------
 
+    def _is_asked(self) -> bool:
+        """Whether the peer waits for the answer to a request."""
+        return bool(self.streams)
+
     def _is_stuck(self) -> bool:
         """Whether a frame or a header block is not all there."""
         return False
@@ -167,12 +193,17 @@ class ConnectionLifetime(SendHalf):
         self._tick_stuck(now)
         self._tick_silent(now)
         if self._leaving_at is not None:
+            if now - self._leaving_at >= _HELD_S:
+                self._held_from = None
             if now - self._leaving_at >= _ROUND_TRIP_S:
                 self._end_leaving()
             if self._ends_at is not None and now >= self._ends_at:
                 self._end_rest()
+        elif self._leave_by is not None:
+            if now >= self._leave_by:
+                self._begin_leaving(now)
         elif limits.age_s and now - self._opened_at >= self._age():
-            self.begin_leaving(now)
+            self.leave(now, _UNASKED_S)
             self._ends_at = now + limits.age_grace_s
 
     def _age(self) -> float:

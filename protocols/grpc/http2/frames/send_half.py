@@ -40,6 +40,7 @@ class SendHalf:
 
     __slots__ = (
         "_blocked",
+        "_held_from",
         "_max_frame",
         "_out",
         "_over",
@@ -59,6 +60,8 @@ class SendHalf:
         self.unsent = 0
         """Bytes of data that were sent, here, and not taken by `data_to_send`."""
         self._out: list[bytes] = []
+        self._held_from: int | None = None
+        """From which of them on everything is held back."""
         self._window = FIRST_WINDOW
         self._stream_window = FIRST_WINDOW
         self._max_frame = LEAST_MAX_FRAME
@@ -74,10 +77,15 @@ class SendHalf:
 
     @property
     def has_to_send(self) -> bool:
-        return bool(self._out)
+        return bool(self._out) if self._held_from is None else self._held_from > 0
 
     def data_to_send(self) -> list[bytes]:
         out, self._out = self._out, []
+        if self._held_from is not None:
+            self._out = out[self._held_from :]
+            del out[self._held_from :]
+            self._held_from = 0
+            return out
         self.unsent = 0
         return out
 

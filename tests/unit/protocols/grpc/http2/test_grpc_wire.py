@@ -410,8 +410,8 @@ FIRST = "GOAWAY 2147483647 NO_ERROR: the gateway asks its clients to connect ane
 
 def test_leaving_in_two_steps(client: Any) -> None:
     client.say(headers(1, client.block(path="/many")))
-    client.wire.begin_leaving(1_000.0)
-    client.wire.begin_leaving(1_000.0)
+    client.wire.leave(1_000.0)
+    client.wire.leave(1_000.0)
     assert client.heard() == [FIRST, "PING popgate-"]
     client.call(3, b"on its way")
     assert client.events == ["Opened 1", "Called 3"]
@@ -430,7 +430,7 @@ def test_leaving_in_two_steps(client: Any) -> None:
 def test_who_does_not_answer_is_served_for_five_seconds_and_left(client: Any) -> None:
     """A machine that stands still for a moment has not read the first farewell, and means its calls well."""
     client.tick(999.0)
-    client.wire.begin_leaving(1_000.0)
+    client.wire.leave(1_000.0)
     client.tick(1_004.9)
     assert client.heard() == [FIRST, "PING popgate-"]
     assert not client.wire.left
@@ -448,7 +448,7 @@ def test_who_does_not_answer_is_served_for_five_seconds_and_left(client: Any) ->
 
 def test_a_farewell_never_promises_more_than_the_one_before(client: Any) -> None:
     client.call(1, b"hello")
-    client.wire.begin_leaving(1_000.0)
+    client.wire.leave(1_000.0)
     client.say(ping(b"popgate-", ack=True))
     client.call(3, b"too late")
     client.say(data(0, b""))
@@ -459,9 +459,63 @@ def test_an_old_connection_leaves_by_itself(make_client: MAKE) -> None:
     client = make_client(age_s=100.0, ping_s=1e9)
     client.tick(1_000.0)
     client.tick(1_089.0)
-    assert client.heard() == []
     client.tick(1_111.0)
+    assert client.heard() == [], "it waits for a request"
+    client.tick(1_112.0)
     assert client.heard() == [FIRST, "PING popgate-"]
+
+
+def test_who_waits_for_an_answer_reads_first_that_he_is_to_go(client: Any) -> None:
+    """Then he begins no request on this connection: one without retries would fail (`enable_retries`)."""
+    client.say(headers(1, client.block(path="/many")))
+    client.wire.leave(1_000.0, 0.5)
+    assert (client.heard(), client.wire.leaving) == ([], False)
+    client.call(3, b"asked")
+    assert client.heard() == [FIRST, "PING popgate-"]
+    client.wire.answer(client.streams[3], b"answer")
+    client.wire.write(client.streams[1], b"another")
+    assert client.heard() == []
+    assert not client.wire.has_to_send
+    client.say(ping(b"popgate-", ack=True))
+    assert client.wire.has_to_send
+    answered = client.heard()
+    assert answered[:2] == [
+        "HEADERS 3 :status=200 content-type=application/grpc",
+        f"DATA 3 {framed(b'answer')!r}",
+    ]
+    assert answered[-1] == "GOAWAY 3 NO_ERROR"
+
+
+def test_who_waits_already_is_told_at_once(client: Any) -> None:
+    client.call(1, b"asked")
+    client.wire.leave(1_000.0, 0.5)
+    assert client.heard() == [FIRST, "PING popgate-"]
+
+
+def test_who_asks_nothing_is_told_in_the_end(client: Any) -> None:
+    client.tick(1_000.0)
+    client.wire.leave(1_000.0, 0.5)
+    client.tick(1_000.4)
+    assert client.heard() == []
+    client.tick(1_000.5)
+    assert client.heard() == [FIRST, "PING popgate-"]
+
+
+def test_who_answers_no_ping_waits_a_second_for_his_answer(client: Any) -> None:
+    client.tick(1_000.0)
+    client.call(1, b"asked")
+    client.wire.leave(1_000.0)
+    client.wire.answer(client.streams[1], b"")
+    client.tick(1_000.9)
+    assert client.heard() == [FIRST, "PING popgate-"]
+    client.tick(1_001.0)
+    assert client.heard()[0] == "HEADERS 1 :status=200 content-type=application/grpc"
+
+
+def test_what_is_wrong_is_told_also_while_answers_are_held_back(client: Any) -> None:
+    client.wire.leave(1_000.0)
+    client.say(data(0, b""))
+    assert client.heard()[-1] == f"GOAWAY 0 PROTOCOL_ERROR: {client.failure}"
 
 
 def test_connections_of_one_age_do_not_leave_together(make_client: MAKE) -> None:
@@ -469,13 +523,15 @@ def test_connections_of_one_age_do_not_leave_together(make_client: MAKE) -> None
 
     def leaving(now: float) -> int:
         for wire in wires:
+            # Without a request, each leaves a second after it is due.
+            wire.tick(now - 1)
             wire.tick(now)
         return sum(wire.leaving for wire in wires)
 
     assert leaving(1_000.0) == leaving(1_089.9) == 0
     assert leaving(1_095.0) > 0, "none in the first quarter of the time between"
     assert leaving(1_105.0) < 200, "none in the last"
-    assert leaving(1_110.1) == 200
+    assert leaving(1_111.1) == 200
 
 
 def test_what_an_old_connection_has_under_way_gets_its_time_and_no_more(make_client: MAKE) -> None:
@@ -502,7 +558,7 @@ def test_who_leaves_for_another_reason_is_not_cut(make_client: MAKE) -> None:
     client = make_client(age_s=100.0, age_grace_s=30.0, ping_s=1e9)
     client.tick(1_000.0)
     client.say(headers(1, client.block(path="/many")))
-    client.wire.begin_leaving(1_050.0)
+    client.wire.leave(1_050.0)
     client.tick(2_000.0)
     assert client.wire.streams
 
@@ -516,7 +572,7 @@ def test_without_an_age_nothing_leaves(make_client: MAKE) -> None:
 
 def test_an_unasked_answer_to_a_ping_is_nothing(client: Any) -> None:
     client.say(ping(b"popgate-", ack=True), ping(b"whatever", ack=True))
-    client.wire.begin_leaving(1_000.0)
+    client.wire.leave(1_000.0)
     client.say(ping(b"whatever", ack=True))
     assert client.heard() == [FIRST, "PING popgate-"]
 

@@ -84,7 +84,7 @@ def headers_of_a_reset_one(client: Client, turn: int) -> None:
 def late(client: Client, turn: int) -> None:
     """A stream behind the farewell."""
     if not turn:
-        client.wire.begin_leaving(1_000.0)
+        client.wire.leave(1_000.0)
         client.say(ping(b"popgate-", ack=True))
     client.say(begin(client, 2 * turn + 101))
 
