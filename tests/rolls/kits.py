@@ -24,7 +24,7 @@ from tests.replicas.books import Took
 from tests.replicas.classic import ClassicClients, ClassicLedger
 from tests.replicas.clients import Official, Stage
 from tests.replicas.ledger import Delivery, Fate, Ledger
-from tests.rolls.excuses import AT_A_DRAIN_S, GOAWAY_MET, WHILE_IT_DRAINS_S, Stamped
+from tests.rolls.excuses import AT_A_DRAIN_S, WHILE_IT_DRAINS_S, Stamped
 
 HOLD_S = 30
 """The invisible time of simple consumers: longer than a machine stands still, and what a killed gateway took
@@ -111,7 +111,7 @@ class PythonKit(Kit):
     """The official Python client: a producer and a simple consumer, with `push` also a push consumer."""
 
     def __init__(self, prefix: str, balanced: str, replicas: Sequence[str], *, push: bool) -> None:
-        super().__init__("Python", prefix, Ledger(rocketmq=True), fails_by_itself=GOAWAY_MET)
+        super().__init__("Python", prefix, Ledger(rocketmq=True))
         stage = self._stage = Stage(self.ledger, replicas, balanced, prefix, 1)
         stage.official_hold_s, stage.consume_timeout_s = HOLD_S, PUSH_HOLD_S
         roles = {"producer": "official", "simple": "simple"} | ({"push": "push"} if push else {})
