@@ -13,6 +13,7 @@ from popgate.tls.renewed_context import (
     RenewedContext,
     TlsContents,
     TlsFiles,
+    check_authorities,
     load_pair,
     text_of,
 )
@@ -84,7 +85,7 @@ def _context(tls: Tls, contents: TlsContents) -> ssl.SSLContext:
         if tls.crl is not None:
             context = ssl.create_default_context(cadata=text_of(contents.authorities))
         elif tls.ca is not None:
-            text_of(contents.authorities)
+            check_authorities(contents.authorities)
             with as_file(contents.authorities) as name:
                 context = ssl.create_default_context(cafile=name)
         else:
