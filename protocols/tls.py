@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from popgate.tls.refused_clients import note_certificates
 from popgate.tls.renewed_context import RenewedContext, TlsContents, TlsFiles, load_pair, text_of
 from popgate.tls.revocation_file import RevocationFile
+from popgate.tls.shown_certificates import note_certificates
 from popgate.tls.watched_files import as_file
 
 _ALPN: Final = "h2"
