@@ -106,9 +106,9 @@ class Connections(Group):
     """Clients are asked to reconnect when their connection is older (plus or minus a tenth), so that they
     spread over gateways that were added behind a load balancer; 0: never. C# and Rust clients do not reopen
     their telemetry stream, and Python and Go clients only after minutes: until then they receive no
-    transaction checks. Rust clients only notice that the connection was closed: their streams and polls end at once, and
-    a call that starts while another one is in progress may fail. With `transport=grpcio` streams and polls of
-    Rust clients are not ended."""
+    transaction checks. Rust clients only notice that the connection was closed: their streams and polls end
+    at once, and a call that starts while another one is in progress may fail. With `transport=grpcio` streams
+    and polls of Rust clients are not ended."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
     """Time that calls in progress on such a connection get to finish; set it higher than
     `limits.max_wait_s`."""
