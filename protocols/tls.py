@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from popgate.tls.refused_clients import note_certificates
 from popgate.tls.renewed_context import RenewedContext, TlsContents, TlsFiles, load_pair, text_of
 from popgate.tls.revocation_file import RevocationFile
+from popgate.tls.shown_certificates import note_certificates
 from popgate.tls.watched_files import as_file
 
 _ALPN: Final = "h2"
@@ -42,8 +42,6 @@ class Certificate:
     cannot be used, without holding up the pair.
     """
 
-    _renewed: RenewedContext | None = None
-
     def __init__(
         self,
         certificate: Path,
@@ -71,22 +69,21 @@ class Certificate:
         self._renewed = RenewedContext(self._sources, self._make, stays=stays, now=now)
 
     def __repr__(self) -> str:
-        return f"<Certificate {self._files[0]} renewed {self.generation} times>"
+        return f"<Certificate {self._files[0]}>"
 
     @property
     def generation(self) -> int:
         """How often it was renewed, or its authorities or lists were."""
-        return self._renewed.generation if self._renewed is not None else 0
+        return self._renewed.generation
 
     @property
     def revocation(self) -> RevocationFile | None:
         """The lists for client certificates; None: nobody looks whether one is revoked."""
-        return self._renewed.revocation if self._renewed is not None else None
+        return self._renewed.revocation
 
     def open(self) -> None:
         """What has to be done before the first handshake. Raises OSError with a sentence."""
-        if self._renewed is not None:
-            self._renewed.report()
+        self._renewed.report()
 
     def current(self) -> ssl.SSLContext:
         """The context for a new handshake: with the current pair and the current authorities for clients.
@@ -94,16 +91,15 @@ class Certificate:
         After a renewal it is a new one, which resumes no session of the previous one: the client has to show
         its certificate again, because it may have been revoked, or its authority removed.
         """
-        assert self._renewed is not None  # noqa: S101 - it is open
         return self._renewed.current()
 
     def figures(self) -> dict[str, float]:
         """For the metrics. The files are looked at, as for a handshake."""
-        return self._renewed.figures() if self._renewed is not None else {}
+        return self._renewed.figures()
 
     def warnings(self) -> list[str]:
         """Sentences about revocation lists that refuse clients, now or soon. The files are looked at."""
-        return self._renewed.warnings() if self._renewed is not None else []
+        return self._renewed.warnings()
 
     def pem(self) -> tuple[bytes, bytes]:
         """The key, and the certificates, for who has no use for a context. Raises OSError."""

@@ -1,1 +1,1 @@
-"""What doors and brokers share of TLS: revocation lists, renewed files, and the log of refused clients."""
+"""What doors and brokers share of TLS: revocation lists, renewed files, refused certificates."""

@@ -68,7 +68,8 @@ class RenewedContext:
         self._logged = ""
         self._watched = WatchedFiles((files.certificate, files.key, files.authorities), now)
         try:
-            self._contents, self._current, self._known = self._read()
+            self._contents = read_contents(files)
+            self._current, self._known = self._made_of(self._contents)
         except OSError as error:
             raise ValueError(f"{files.pair_name} cannot be used: {reason_of(error)}") from None
         self.revocation: RevocationFile | None = None
@@ -112,18 +113,19 @@ class RenewedContext:
             self.revocation.report()
 
     def _look(self) -> None:
-        read = self._contents, self._current, self._known
-        changed = self._watched.changed()
-        if changed:
+        contents, context, known = self._contents, self._current, self._known
+        changed = False
+        if self._watched.changed():
             try:
-                read = self._read()
+                contents = read_contents(self._files)
+                if contents == self._contents:  # it was away for a moment, or only touched
+                    self._logged = ""
+                else:
+                    context, known = self._made_of(contents)
+                    changed = True
             except (ValueError, OSError) as error:
                 self._refuse(error)
-                changed = False
-            else:
-                if read[0] == self._contents:  # it was away for a moment, or only touched
-                    read, changed, self._logged = (self._contents, self._current, self._known), False, ""
-        contents, context, known = read
+                contents = self._contents
         lists: RevocationLists | None = None
         try:
             if self.revocation is not None and known is not None:
@@ -158,15 +160,14 @@ class RenewedContext:
         if isinstance(error, OSError | Unreadable):
             self._watched.retry()
 
-    def _read(self) -> tuple[TlsContents, ssl.SSLContext, Authorities | None]:
-        """The contents, and a new context of them, without lists. Raises ValueError, OSError."""
+    def _made_of(self, contents: TlsContents) -> tuple[ssl.SSLContext, Authorities | None]:
+        """A new context of these contents, without lists. Raises ValueError, OSError."""
         files = self._files
-        contents = read_contents(files)
         context = self._make(contents)
         known = None
         if files.crl is not None and files.authorities is not None:
             known = Authorities(files.authorities, contents.authorities)
-        return contents, context, known
+        return context, known
 
 
 def read_contents(files: TlsFiles) -> TlsContents:
@@ -195,15 +196,19 @@ def load_pair(context: ssl.SSLContext, files: TlsFiles, contents: TlsContents) -
         raise ValueError(f"the TLS key {key} is encrypted: a gateway has nobody to ask") from None
 
 
-def text_of(authorities: bytes) -> str:
-    """For `cadata` of the ssl module, which takes certificates only and no lists. Raises ValueError.
+def check_authorities(authorities: bytes) -> None:
+    """Raises ValueError where no certificate is.
 
-    Where it is empty `create_default_context` would believe the authorities of the system.
+    Without one `create_default_context` would believe the authorities of the system.
     """
-    text = authorities.decode("ascii", "ignore")
-    if "-----BEGIN " not in text:
+    if b"-----BEGIN " not in authorities:
         raise ValueError("no certificate in PEM")
-    return text
+
+
+def text_of(authorities: bytes) -> str:
+    """For `cadata` of the ssl module, which takes certificates only and no lists. Raises ValueError."""
+    check_authorities(authorities)
+    return authorities.decode("ascii", "ignore")
 
 
 class _Encrypted(Exception):

@@ -105,10 +105,10 @@ class Connections(Group):
     max_age_s: Seconds = Field(default=0.0, le=366 * 86_400)
     """Clients are asked to reconnect when their connection is older (plus or minus a tenth), so that they
     spread over gateways that were added behind a load balancer; 0: never. C# and Rust clients do not reopen
-    their telemetry stream, and Python clients only after minutes: until then they receive no transaction
-    checks. Rust clients only notice that the connection was closed: their streams and polls end at once, and
-    a call that starts while another one is in progress may fail. With `transport=grpcio` streams and polls of
-    Rust clients are not ended."""
+    their telemetry stream, and Python and Go clients only after minutes: until then they receive no
+    transaction checks. Rust clients only notice that the connection was closed: their streams and polls end
+    at once, and a call that starts while another one is in progress may fail. With `transport=grpcio` streams
+    and polls of Rust clients are not ended."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
     """Time that calls in progress on such a connection get to finish; set it higher than
     `limits.max_wait_s`."""

@@ -103,7 +103,10 @@ def tls_warnings(certificate: Certificate | None, broker: Broker) -> list[str]:
 
 
 class OwnCertificate(Certificate):
-    """One that the gateway makes for itself at its first start; until then nothing is written."""
+    """One that the gateway makes for itself when it is opened for the first time.
+
+    Before that nothing is written, and there is no context. Clients show no certificates, so it has no lists.
+    """
 
     def __init__(self, folder: Path, *, tell: bool) -> None:
         self._folder = folder
@@ -125,3 +128,9 @@ class OwnCertificate(Certificate):
                 " verify it: set tls.certificate and tls.key",
                 made,
             )
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def warnings(self) -> list[str]:
+        return []

@@ -85,14 +85,24 @@ def _guarded(papers: Papers) -> RocketMQ:
 
     Who speaks TLS to it, or to its name server, is shown a certificate of an authority of the test's.
     """
-    certificate, key = papers.pair("server")
     settings = {**_with_account(), "enableRetryTopicV2": "true"}
-    properties = {
+    return RocketMQ(settings=settings, options=_SMALL, properties=_shows(papers, "server"))
+
+
+def _shows(papers: Papers, name: str) -> dict[str, str]:
+    """System properties of a server with the certificate of that name."""
+    certificate, key = papers.pair(name)
+    return {
         "tls.test.mode.enable": "false",  # else a server makes up a certificate
         "tls.server.certPath": str(certificate),
         "tls.server.keyPath": str(key),
     }
-    return RocketMQ(settings=settings, options=_SMALL, properties=properties)
+
+
+def _certified(papers: Papers) -> RocketMQ:
+    """Two brokers and a name server; each has a certificate of its own, named as it is, or `namesrv`."""
+    plans = tuple(BrokerPlan(name, properties=_shows(papers, name)) for name in ("broker-a", "broker-b"))
+    return RocketMQ(brokers=plans, options=_SMALL, properties=_shows(papers, "namesrv"))
 
 
 class Clusters:
@@ -162,7 +172,7 @@ def three_controllers_cluster(clusters: Clusters) -> RocketMQ:
 
 @pytest.fixture(scope="session")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """The authority that the servers of the guarded cluster have their certificate of."""
+    """The authority that servers with TLS have their certificates of."""
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
@@ -175,6 +185,17 @@ def guarded(papers: Papers) -> Callable[[], RocketMQ]:
 def guarded_cluster(clusters: Clusters, guarded: Callable[[], RocketMQ]) -> RocketMQ:
     """A broker with an account, which the gateway must have; it has no topics."""
     return clusters.of(guarded, ())
+
+
+@pytest.fixture(scope="session")
+def certified(papers: Papers) -> Callable[[], RocketMQ]:
+    return functools.partial(_certified, papers)
+
+
+@pytest.fixture
+def certified_cluster(clusters: Clusters, certified: Callable[[], RocketMQ]) -> RocketMQ:
+    """Brokers broker-a and broker-b, and a name server, each with a certificate; no topics."""
+    return clusters.of(certified, ())
 
 
 @pytest.fixture

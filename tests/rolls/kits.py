@@ -30,7 +30,8 @@ HOLD_S = 30
 """The invisible time of simple consumers: longer than a machine stands still, and what a killed gateway took
 for them comes again within a minute."""
 PUSH_HOLD_S = 60.0
-"""RocketMQ counts it in minutes."""
+"""RocketMQ counts it in minutes. What Go's client drops, which is all of an answer that a kill cut off, comes
+again after it."""
 _FAIL_BY_THEMSELVES = {"rust": "transport error|connection error received: not a result of an error"}
 """Rust's client makes no call anew that it began in the moment in which its connection was told to go."""
 _TOLD_NOTHING = "4.9.4"

@@ -46,7 +46,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 PYTHON = "Python"
 CLASSIC = ("classic Java 4.9.4", "classic Java 5.5.0")
-DRIVEN = ("java", "node", "rust")
+DRIVEN = ("java", "node", "rust", "go")
 CLIENTS = (PYTHON, *DRIVEN, *CLASSIC)
 MORE = 5
 """So much each of a kit's clients has to get done before what comes next begins."""

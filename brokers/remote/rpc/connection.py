@@ -16,21 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from brokers.channel import Channel
+from brokers.remote.rpc.tls import BrokerTls
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable
+from popgate.tls.shown_certificates import note_no_more, noted
 from popgate.wire.frames.remoting import Command
 
 
 @dataclass(slots=True, frozen=True)
 class Means:
-    """What all links are made with. `tls`: returns the context for a new connection. `host_of`: the name a
-    certificate must have, by address."""
+    """What all links are made with. `tls`: None: they are not secured. `host_of`: the name a certificate must
+    have, by address."""
 
     clock: Clock
     settings: RemoteSettings
     chance: random.Random
-    tls: Callable[[], ssl.SSLContext] | None
+    tls: BrokerTls | None
     host_of: Callable[[str], str]
     probe: Callable[[int], bytes]
     on_asked: Callable[[Connection, Channel, Command], None]
@@ -164,21 +166,32 @@ class Connection:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         alarm = means.clock.call_later(limit, lambda: _cancel(task))
-        host, _, port = self.address.rpartition(":")
         try:
-            await asyncio.get_running_loop().create_connection(
-                lambda: channel,
-                host.strip("[]"),
-                int(port),
-                ssl=means.tls() if means.tls is not None else None,
-                server_hostname=means.host_of(self.address) if means.tls is not None else None,
-            )
+            await self._reach(channel)
         except asyncio.CancelledError:
             channel.close(f"no connection within {limit:g} s")
         except (OSError, ValueError) as error:
             channel.close(_reason(error))
         finally:
             alarm.cancel()
+
+    async def _reach(self, channel: Channel) -> None:
+        """Raises OSError, ValueError."""
+        loop, tls = asyncio.get_running_loop(), self._means.tls
+        host, _, port = self.address.rpartition(":")
+        host = host.strip("[]")
+        if tls is None:
+            await loop.create_connection(lambda: channel, host, int(port))
+            return
+        context, name = tls.current(), self._means.host_of(self.address)
+        with noted() as shown:
+            try:
+                transport, _ = await loop.create_connection(
+                    lambda: channel, host, int(port), ssl=context, server_hostname=name
+                )
+            except ssl.SSLCertVerificationError as error:
+                raise ConnectionError(tls.refused(self.address, error, shown)) from None
+        note_no_more(context, transport)
 
     def _opened(self, channel: Channel) -> None:
         if self.channel is channel:
@@ -226,8 +239,6 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 def _reason(error: Exception) -> str:
     """The words of the system or of TLS, without the address, which is named already."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not believed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
     if isinstance(error, OSError) and error.errno:

@@ -55,7 +55,7 @@ class ConnectionPool:
             clock=clock,
             settings=settings,
             chance=chance or random.Random(),  # noqa: S311
-            tls=self.tls.current if self.tls is not None else None,
+            tls=self.tls,
             host_of=self._host_of,
             probe=self._probe,
             on_asked=self._asked,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections.abc import Callable
+from typing import Final
 
 from brokers.capabilities import ReportsTls
 from brokers.remote.settings import Tls, Verify
@@ -13,10 +15,20 @@ from popgate.tls.renewed_context import (
     RenewedContext,
     TlsContents,
     TlsFiles,
+    check_authorities,
     load_pair,
     text_of,
 )
+from popgate.tls.shown_certificates import Messages, described, note_certificates
 from popgate.tls.watched_files import as_file
+
+_OF_AUTHORITIES: Final = frozenset({2, 18, 19, 20, 21})
+_OF_LISTS: Final = frozenset({3, 8, 11, 12, 23, 35, 36, 44})
+"""Why a certificate is refused, by the file that decides it, in OpenSSL's numbers (x509_vfy.h)."""
+_REVOKED: Final = 23
+_MOST_LOGGED: Final = 1_000
+
+_log = logging.getLogger(__name__)
 
 
 class BrokerTls(ReportsTls):
@@ -28,6 +40,9 @@ class BrokerTls(ReportsTls):
     def __init__(self, tls: Tls, now: Callable[[], float] = time.monotonic) -> None:
         """Raises BadRequest with a sentence when a file cannot be used."""
         _check(tls)
+        self._tls = tls
+        self._logged: set[tuple[str, str]] = set()
+        self._logged_of = 0
         stays = "the TLS files for brokers from before stay in use"
         try:
             self._renewed = RenewedContext(
@@ -43,6 +58,26 @@ class BrokerTls(ReportsTls):
     def current(self) -> ssl.SSLContext:
         """The context for a new connection."""
         return self._renewed.current()
+
+    def refused(self, address: str, error: ssl.SSLCertVerificationError, shown: Messages) -> str:
+        """Why the certificate at an address is not believed, to end a sentence.
+
+        It is logged too, once until the files are renewed: while other brokers serve nobody else reports it.
+        """
+        reason = f"its certificate is not believed: {error.verify_message}"
+        if error.verify_code in _OF_LISTS and self._tls.crl is not None:
+            also = " (or an authority in its chain)" if error.verify_code == _REVOKED else ""
+            reason += f"{also}, by remote.crl_file, {self._tls.crl}; {described(shown)}"
+        elif error.verify_code in _OF_AUTHORITIES:
+            authorities = f"remote.ca_file, {self._tls.ca}" if self._tls.ca is not None else "the system"
+            reason += f", by {authorities}"
+        if self._logged_of != self._renewed.generation or len(self._logged) >= _MOST_LOGGED:
+            self._logged.clear()
+            self._logged_of = self._renewed.generation
+        if (address, reason) not in self._logged:
+            self._logged.add((address, reason))
+            _log.warning("%s is not used: %s", address, reason)
+        return reason
 
     def figures(self) -> dict[str, float]:
         """For the metrics. The files are looked at, as for a connection."""
@@ -84,7 +119,7 @@ def _context(tls: Tls, contents: TlsContents) -> ssl.SSLContext:
         if tls.crl is not None:
             context = ssl.create_default_context(cadata=text_of(contents.authorities))
         elif tls.ca is not None:
-            text_of(contents.authorities)
+            check_authorities(contents.authorities)
             with as_file(contents.authorities) as name:
                 context = ssl.create_default_context(cafile=name)
         else:
@@ -97,4 +132,6 @@ def _context(tls: Tls, contents: TlsContents) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if tls.certificate is not None:
         load_pair(context, _files(tls), contents)
+    if tls.crl is not None:
+        note_certificates(context)
     return context

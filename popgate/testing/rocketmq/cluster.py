@@ -63,7 +63,7 @@ class RocketMQ:
         self._settings = dict(settings or {})
         self._name_server_settings = dict(name_server_settings or {})
         self._options = options
-        self._properties = [f"-D{name}={value}" for name, value in (properties or {}).items()]
+        self._properties = dict(properties or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._reaper: Reaper | None = None
         self._controller_ports: list[int] = []
@@ -233,7 +233,7 @@ class RocketMQ:
             addresses_known(server.address, timeout_s=_POLLED_FOR_S)
             return True
 
-        options = (*plans.NAME_SERVER_HEAP, *QUICK, *self._properties)
+        options = (*plans.NAME_SERVER_HEAP, *QUICK, *_flags(self._properties))
         return self._server(f"namesrv-{number}", "namesrv.NamesrvStartup", arguments, ready, options)
 
     def _broker(self, plan: BrokerPlan) -> JavaServer:
@@ -249,7 +249,7 @@ class RocketMQ:
 
         name = f"{plan.name}-{plan.number}"
         options = (*plans.BROKER_HEAP, *QUICK) if self._options is None else self._options
-        options = (*options, *self._properties)
+        options = (*options, *_flags(self._properties | dict(plan.properties)))
         return self._server(name, "broker.BrokerStartup", arguments, ready, options)
 
     def _broker_file(self, server: JavaServer, plan: BrokerPlan, port: int) -> str:
@@ -348,6 +348,10 @@ class RocketMQ:
             ready=ready,
             options=options,
         )
+
+
+def _flags(properties: Mapping[str, str]) -> list[str]:
+    return [f"-D{name}={value}" for name, value in properties.items()]
 
 
 def _written(server: JavaServer, name: str, settings: Mapping[str, str]) -> str:

@@ -26,6 +26,8 @@ class BrokerPlan:
     number: int = MASTER
     settings: Mapping[str, str] = field(default_factory=dict)
     """Lines of its broker.conf, over those of the cluster."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """System properties, over those of the cluster."""
 
 
 def pairs(*names: str, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:

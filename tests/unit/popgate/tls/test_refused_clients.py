@@ -16,7 +16,7 @@ from cryptography import x509
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
-from popgate.tls import refused_clients
+from popgate.tls import refused_clients, shown_certificates
 from popgate.tls.refused_clients import shake_hands
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S
@@ -304,11 +304,9 @@ def noted(encoded: bytes) -> list[tuple[int, bytes]]:
     """A client's Certificate message with that certificate, of TLS 1.2."""
     one = len(encoded).to_bytes(3) + encoded
     body = len(one).to_bytes(3) + one
-    shown: list[tuple[int, bytes]] = []
-    token = refused_clients._message.set(shown)
-    refused_clients._note(None, "read", None, None, 11, b"\x0b" + len(body).to_bytes(3) + body)
-    refused_clients._message.reset(token)
-    return shown
+    with shown_certificates.noted() as messages:
+        shown_certificates._note(None, "read", None, None, 11, b"\x0b" + len(body).to_bytes(3) + body)
+        return [*messages]
 
 
 def encoded(file: Path) -> bytes:

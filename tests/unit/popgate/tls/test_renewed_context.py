@@ -242,6 +242,18 @@ def test_files_that_were_away_for_a_moment_are_not_renewed(site: Site, papers: P
     assert site.certificate.generation == 0
 
 
+def test_files_that_were_only_touched_make_no_context(
+    site: Site, papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.open(papers.revocations())
+    before = site.certificate.current()
+    with monkeypatch.context() as patched:
+        patched.setattr(site.certificate._renewed, "_make", None)
+        os.utime(site.key_file, (1, 1))
+        site.look()
+    assert site.certificate.current() is before
+
+
 def test_without_lists_authorities_may_be_trusted_certificates(site: Site, papers: Papers) -> None:
     """In OpenSSL's own form, as some distributions have them."""
     trusted = papers.authority.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-")

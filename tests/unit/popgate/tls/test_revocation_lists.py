@@ -215,8 +215,8 @@ def test_of_two_lists_of_one_authority_the_newest_counts(
 def test_half_a_renewal_leaves_the_lists_from_before_in_force(
     papers: Papers, put: Callable[[bytes], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = papers.revocations("bad")
     file = put(papers.revocations())
+    whole = papers.revocations("bad")  # not older than the one in force
     lists = opened(file, papers.authority)
     before = lists.current
     for data, reason in (

@@ -67,7 +67,9 @@ def test_a_second_look_changes_nothing() -> None:
 
 def test_nothing_is_made_before_it_is_opened(tmp_path: Path) -> None:
     assert certificate(settings("off", tmp_path), [parse_listen(PLAIN)]) is None
-    assert certificate(settings("optional", tmp_path), [parse_listen(f"{PLAIN}?tls=true")]) is not None
+    found = certificate(settings("optional", tmp_path), [parse_listen(f"{PLAIN}?tls=true")])
+    assert found is not None
+    assert (found.figures(), found.warnings()) == ({}, []), "the admin page is open before the doors are"
     assert not (tmp_path / OWN_FOLDER).exists()
 
 

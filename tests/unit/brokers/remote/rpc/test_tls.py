@@ -91,8 +91,8 @@ async def test_a_broker_with_the_right_certificate_is_spoken_to(
 @pytest.mark.parametrize(
     ("ca", "verify", "server_name", "told"),
     [
-        ("other", Verify.NAME, "broker.test", "not believed"),
-        ("other", Verify.CHAIN, "", "not believed"),
+        ("other", Verify.NAME, "broker.test", r"not believed.*, by remote\.ca_file, .*other\.pem"),
+        ("other", Verify.CHAIN, "", r"not believed.*, by remote\.ca_file, .*other\.pem"),
         ("ca", Verify.NAME, "another.test", "not believed.*another.test"),
         ("ca", Verify.NAME, "", "not believed.*127.0.0.1"),
     ],
@@ -170,14 +170,64 @@ def context_of(pair: tuple[Path, Path]) -> ssl.SSLContext:
 
 
 async def test_a_broker_with_a_revoked_certificate_is_not_used(
-    made: Papers, tmp_path: Path, make_links: Callable[..., ConnectionPool]
+    made: Papers,
+    tmp_path: Path,
+    make_links: Callable[..., ConnectionPool],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The error and the log name the file and the certificate."""
     lists = tmp_path / "lists.pem"
     lists.write_bytes(made.revocations("bad"))
     tls = Tls(ca=made.authority, crl=lists)
     assert await reach(make_links, context_of(made.pair("broker")), tls) == 0
-    with pytest.raises(BrokerUnavailable, match="its certificate is not believed: certificate revoked"):
+    with pytest.raises(BrokerUnavailable) as refused:
         await reach(make_links, context_of(made.pair("bad")), tls)
+    sentence = (
+        "its certificate is not believed: certificate revoked (or an authority in its chain), by"
+        f" remote.crl_file, {lists}; subject 'CN=bad', serial {made.serial('bad')}, valid from "
+    )
+    assert f" cannot be reached: {sentence}" in refused.value.sentence
+    (line,) = caplog.messages
+    assert f" is not used: {sentence}" in line
+
+
+async def test_a_refused_certificate_is_logged_once_until_files_are_renewed(
+    made: Papers, tmp_path: Path, clock: MovableClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations("bad"))
+    tls = BrokerTls(Tls(ca=made.authority, crl=lists), clock.monotonic)
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = 23, "certificate revoked"
+
+    def logged() -> int:
+        return caplog.text.count("is not used")
+
+    for place in ("a:1", "a:1", "b:1"):
+        tls.refused(place, error, [])
+    assert logged() == 2
+    lists.write_bytes(made.revocations("bad", "other"))
+    clock.advance(1.0)
+    tls.current()
+    tls.refused("a:1", error, [])
+    assert logged() == 3
+
+
+async def test_a_secured_connection_pays_no_callback(
+    made: Papers, tmp_path: Path, make_links: Callable[..., ConnectionPool]
+) -> None:
+    """The one that notes certificates would be called for each record."""
+    lists = tmp_path / "lists.pem"
+    lists.write_bytes(made.revocations())
+    links = make_links(tls=Tls(ca=made.authority, crl=lists))
+    async with ScriptedPeer(tls=context_of(made.pair("broker"))) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+        assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
+        (channel,) = [link.channel for link in links._links.values()]
+        assert channel is not None
+        transport = channel.transport
+        assert transport.get_extra_info("ssl_object").context._msg_callback is None
+        assert (await links.call(peer.address, ASK, {}, bytes(1_000_000), timeout_s=5.0)).code == 0
 
 
 async def test_a_renewed_list_counts_for_the_next_connection(
