@@ -17,7 +17,9 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "scenarios.md"
 NAME = re.compile(r"test_scenario_(\d\d)_(\w+)\Z")
 ROWS = 40
-LIVE = re.compile(r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/|tools/)")
+LIVE = re.compile(
+    r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/|tools/|live/|rolls/)"
+)
 """Where tests run before a real RocketMQ; those of the contract and the clients before both brokers."""
 REPLACED = re.compile(r"\b(?:differs|moved_by_hand)\(")
 """How a test of the contract, or what it asks for, says that another one holds before some brokers."""
