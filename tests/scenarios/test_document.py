@@ -73,10 +73,9 @@ def test_what_is_replaced_before_a_real_cluster_does_not_count_as_tested_there(
 
 
 def test_what_the_live_tier_has_counts_as_live(proofs: Any) -> None:
-    """But for Spark, whose tests have an embedded broker, and for what is replaced before a cluster."""
-    beside = ("tests/spark/", "tests/contract/")
+    """The contract is in it by its parameter, and what is replaced before a cluster does not count."""
     paths = {proof.path for tests in proofs.values() for proof in tests if not proof.live}
-    assert [path for path in paths if tier_of(path) == "live" and not path.startswith(beside)] == []
+    assert [path for path in paths if tier_of(path) == "live"] == []
 
 
 def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> None:
