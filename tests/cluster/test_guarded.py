@@ -16,7 +16,7 @@ from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import RocketMQ
 from tests.cluster.brokers import ACCOUNT
 from tests.cluster.calls import acknowledge, made, one_of, receive, redelivered, retry_kind, settled
-from tests.cluster.load import PATIENT, Client, Code, until
+from tests.cluster.load import PATIENT, Client, Code
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -106,39 +106,6 @@ async def test_a_certificate_is_believed_by_its_authority_and_its_name_and_by_bo
         refused = GatewayProcess(tmp_path / "data", options=doubting, environment=PATIENT)
         with pytest.raises(GatewayDidNotStart, match=told):
             await asyncio.to_thread(refused.start)
-
-
-async def test_a_certificate_that_its_authority_revoked_is_not_believed(
-    guarded_cluster: RocketMQ, papers: Papers, tmp_path: Path
-) -> None:
-    """At a start, and with a renewed list at the next connection; without it in the list it is used again."""
-    name, lists, broker = "guarded-revoked", tmp_path / "lists.pem", guarded_cluster.brokers["broker-a", 0]
-    lists.write_bytes(papers.revocations())
-    tls = ("remote.tls=true", f"remote.ca_file={papers.authority}", f"remote.crl_file={lists}")
-    async with gateway_of(guarded_cluster, *SIGNED, *tls) as gateway, client_of(gateway) as client:
-
-        async def sent() -> bool:
-            return (await client.send(name, "hello")).status.code == Code.OK
-
-        async def told_why() -> bool:
-            return "certificate revoked" in (await client.send(name, "hello")).status.message
-
-        await made(gateway, name)
-        assert await sent()
-        lists.write_bytes(papers.revocations("server"))
-        refused = GatewayProcess(
-            tmp_path / "data", options=options(guarded_cluster, *SIGNED, *tls), environment=PATIENT
-        )
-        with pytest.raises(GatewayDidNotStart, match="certificate revoked"):
-            await asyncio.to_thread(refused.start)
-        await asyncio.to_thread(broker.stop)
-        await asyncio.to_thread(broker.start)
-        await until(told_why)
-        lists.write_bytes(papers.revocations())
-        await until(sent)
-        message = await one_of(client, name)
-        assert message.body == b"hello"
-        await acknowledge(client, name, message)
 
 
 async def test_the_certificate_that_a_rocketmq_makes_up_for_itself(
