@@ -14,18 +14,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokers.remote.settle.ack_batcher import real_topic
-from popgate.ids.receipt import parse_receipt
+from popgate.ids.receipt import OF_TOPIC, Receipt, parse_receipt
 from popgate.testing.rocketmq.plans import CLUSTER_NAME, MASTER
 from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.fastjson import loads
-from popgate.wire.messages.records import decode_records
+from popgate.wire.messages.properties import FIRST_POP_TIME, UNIQ_KEY, find_property
+from popgate.wire.messages.records import Record, decode_records
 from tests.replicas.ledger import Delivery
 
 REVIVE_LOG = f"rmq_sys_REVIVE_LOG_{CLUSTER_NAME}"
 _OF_A_BATCH = -1
 """The offset in the key of an acknowledgement of several messages (seen on 5.5.0); its text has them all."""
 _WITHIN_S = 60.0
+_WITH_SUBSCRIPTION = "4"
+"""The flag of a pull that names what it wants, and needs no consumer that is registered."""
 
 Took = Callable[[str, Delivery], Awaitable[bool]]
 """(topic, delivery) -> whether the broker surely took an acknowledgement of it, or has finished it."""
@@ -62,19 +65,86 @@ class RocketMQBooks:
             fields = {"consumerGroup": group, "topic": real, "queueId": str(receipt.queue_id)}
             answer = ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_s=_WITHIN_S)
             return answer.code == ResponseCode.SUCCESS and int(answer.fields["offset"]) > receipt.offset
-        place = (real, str(receipt.queue_id))
-        pop = (group, str(receipt.pop_ms), receipt.broker, "ack")
+        return bool(_acknowledged(broker, real, group, receipt))
+
+    async def was_ended(self, topic: str, delivery: Delivery) -> bool:
+        """Whether a redelivery comes from a pop that had been ended in time, by its client or its gateway.
+
+        A gateway gives back what it could not deliver, which no client knows of. A RocketMQ that stood still
+        revives such a pop, too, before it has read of its end.
+        """
+        return await asyncio.to_thread(self._was_ended, topic, delivery)
+
+    def _was_ended(self, topic: str, delivery: Delivery) -> bool:
+        receipt = parse_receipt(delivery.handle)
+        if receipt.ordered or receipt.topic_type == OF_TOPIC:
+            return False
+        broker = addresses_known(self._name_server)[receipt.broker][MASTER]
+        retries = real_topic(topic, delivery.group, receipt)
+        revived = _at(broker, retries, delivery.group, receipt)
+        if revived is None:
+            return False
+        popped = find_property(revived.properties, FIRST_POP_TIME.encode())
+        message_id = (find_property(revived.properties, UNIQ_KEY.encode()) or b"").decode()
+        alike = [
+            record.offset
+            for record in _found(broker, retries, message_id)
+            if find_property(record.properties, FIRST_POP_TIME.encode()) == popped
+        ]
+        # What came of it is marked alike, and was revived for a reason of its own.
+        if not popped or min(alike, default=0) != receipt.offset:
+            return False
+        end_ms = min(int(popped) + delivery.hold_s * 1000, revived.store_ms)
         return any(
-            _is_about(told, receipt.offset)
-            for offset in (receipt.offset, _OF_A_BATCH)
-            for told in _kept(broker, "@".join((*place, str(offset), *pop)))
+            ended.born_ms < end_ms
+            for place in _found(broker, topic, message_id)
+            for ended in _acknowledged(
+                broker,
+                topic,
+                delivery.group,
+                receipt._replace(pop_ms=int(popped), queue_id=place.queue_id, offset=place.offset),
+            )
         )
 
 
-def _kept(broker: str, key: str) -> list[Any]:
-    """The acknowledgements of this key in the revive log; they come there when their time is over."""
+def _acknowledged(broker: str, topic: str, group: str, receipt: Receipt) -> list[Record]:
+    """The acknowledgements of a delivery in the revive log; they come there when their time is over."""
+    place = (topic, str(receipt.queue_id))
+    pop = (group, str(receipt.pop_ms), receipt.broker, "ack")
+    return [
+        record
+        for offset in (receipt.offset, _OF_A_BATCH)
+        for key in ["@".join((*place, str(offset), *pop))]
+        for record in _found(broker, REVIVE_LOG, key)
+        # Keys are compared by their hashes there.
+        if key.encode() in record.properties and _is_about(loads(record.body), receipt.offset)
+    ]
+
+
+def _at(broker: str, topic: str, group: str, receipt: Receipt) -> Record | None:
+    """The message at the place of a delivery."""
     fields = {
-        "topic": REVIVE_LOG,
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(receipt.queue_id),
+        "queueOffset": str(receipt.offset),
+        "maxMsgNums": "1",
+        "sysFlag": _WITH_SUBSCRIPTION,
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    answer = ask(broker, RequestCode.PULL_MESSAGE, fields, timeout_s=_WITHIN_S)
+    records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+    return next((record for record in records if record.offset == receipt.offset), None)
+
+
+def _found(broker: str, topic: str, key: str) -> list[Record]:
+    """What a topic has with this unique key."""
+    fields = {
+        "topic": topic,
         "key": key,
         "maxNum": "32",
         "beginTimestamp": "0",
@@ -82,11 +152,7 @@ def _kept(broker: str, key: str) -> list[Any]:
         "_UNIQUE_KEY_QUERY": "true",
     }
     answer = ask(broker, RequestCode.QUERY_MESSAGE, fields, timeout_s=_WITHIN_S)
-    if answer.code != ResponseCode.SUCCESS:
-        return []
-    found = [(record, loads(record.body)) for record in decode_records(answer.body)]
-    # Keys are compared by their hashes there.
-    return [told for record, told in found if key.encode() in record.properties]
+    return decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
 
 def _is_about(told: Any, offset: int) -> bool:
@@ -104,3 +170,7 @@ class EmbeddedBooks:
         told = await self._ask(f"/api/groups/{delivery.group}/stuck?topic={topic}")
         (standing,) = told["topics"]
         return standing["lag"] == standing["dead_lettered"] == 0
+
+    async def was_ended(self, topic: str, delivery: Delivery) -> bool:
+        """Never: this broker revives nothing that was ended."""
+        return False

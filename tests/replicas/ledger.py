@@ -36,6 +36,7 @@ class Fate(enum.Enum):
 SENT_AGAIN = "its producer repeated a send whose answer was lost"
 LATE_AND_LOST = "its acknowledgement was answered with OK after its time, and its broker had dropped it"
 DROPPED = "its acknowledgement is in the books of its broker, which gave it out all the same"
+REVIVED = "an earlier pop of it was ended in time, as its broker's books say, and was revived all the same"
 ENDED_TOGETHER = "its producer answered two questions at once, through two gateways"
 MASTER_LOST = "a master died near it, and the next one had heard of its group's positions seconds before"
 FREED_AGAIN = "its client gave it back again because an answer was lost, or when its time was over"
@@ -126,6 +127,9 @@ class Ledger:
     """Of `unproven`, those whose acknowledgement the books of their broker have."""
     dropped: set[Delivery] = field(default_factory=set)
     """Of `undone`, those whose acknowledgement the books of their broker have: no gateway kept it back."""
+    revived: set[Delivery] = field(default_factory=set)
+    """Of `unexplained`, those of a pop that was ended in time, as the books of their broker say; maybe
+    one that no client knows of: what a gateway cannot deliver it gives back."""
 
     def missing(self) -> set[tuple[str, str]]:
         """(group, body) of what was sent and is not surely consumed yet.
@@ -171,6 +175,12 @@ class Ledger:
             and one.group not in self.ordered
             and one.fate is Fate.DONE
         ]
+
+    def unexplained(self) -> list[Delivery]:
+        """Deliveries of a RocketMQ that came once more without a cause: look up which pop they come from."""
+        if not self.rocketmq:
+            return []
+        return [one for one, cause in self._repeats() if not cause and one.group not in self.ordered]
 
     # -- the verdict ----------------------------------------------------------------------------
 
@@ -238,12 +248,15 @@ class Ledger:
     def _cause(self, delivery: Delivery, earlier: list[Delivery], copies: int) -> str:
         """Each copy comes once, and once more for each time that it was not finished."""
         unfinished = [one for one in earlier if self._comes_again(one, delivery)]
-        if copies + len(unfinished) <= len(earlier):
-            again = self.freed_again[delivery.group, delivery.body]
-            if copies + len(unfinished) + again > len(earlier):
+        due = copies + len(unfinished) + sum(one in self.revived for one in earlier)
+        if due <= len(earlier):
+            if delivery in self.revived:
+                return REVIVED
+            due += self.freed_again[delivery.group, delivery.body]
+            if due > len(earlier):
                 return FREED_AGAIN
-            forgotten = sum(self._is_forgotten(one, delivery) for one in earlier)
-            return MASTER_LOST if copies + len(unfinished) + again + forgotten > len(earlier) else ""
+            due += sum(self._is_forgotten(one, delivery) for one in earlier)
+            return MASTER_LOST if due > len(earlier) else ""
         if not unfinished:
             return SENT_AGAIN if self.lost_answers[delivery.body] else ENDED_TOGETHER
         last = unfinished[-1]

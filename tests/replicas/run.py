@@ -181,6 +181,9 @@ async def run(
         for delivery in ledger.undone():
             if await town.books.took(ledger.readers[delivery.group], delivery):
                 ledger.dropped.add(delivery)
+        for delivery in ledger.unexplained():
+            if await town.books.was_ended(ledger.readers[delivery.group], delivery):
+                ledger.revived.add(delivery)
         complaints = ledger.complaints()
         await town.close()
         complaints += [f"a gateway logged an error: {line}" for line in town.errors]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from popgate.ids.receipt import OF_RETRY_V1, OF_TOPIC, Receipt
 from popgate.model import MessageType
+from popgate.naming import pop_retry_topic_v1
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import Record
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.replicas import books
 from tests.replicas.books import EmbeddedBooks, RocketMQBooks
 from tests.replicas.ledger import Delivery
 from tests.replicas.test_any_replica import A, all_stored, handle
 from tests.support.waiting import until
+
+RETRIES = pop_retry_topic_v1("g", "t")
 
 
 def noted(pair: Any, message: Any) -> Delivery:
@@ -52,15 +60,51 @@ async def test_only_what_was_acknowledged_is_in_the_books(pair: Any, cluster: An
         return set(wanted) <= set(done)
 
     first, *rest = [b"0", b"1", b"2"]
-    books = RocketMQBooks(cluster.name_server)
+    its_books = RocketMQBooks(cluster.name_server)
     # One alone, and the first: it is the one that an ordered group can finish.
     await until(lambda: finish(first))
-    await until(lambda: books.took(pair.topic, noted(pair, held[first])))
+    await until(lambda: its_books.took(pair.topic, noted(pair, held[first])))
     for body in rest:
-        assert not await books.took(pair.topic, noted(pair, held[body]))
+        assert not await its_books.took(pair.topic, noted(pair, held[body]))
     await until(lambda: finish(*rest))
     for body in rest:
-        await until(lambda body=body: books.took(pair.topic, noted(pair, held[body])))
+        await until(lambda body=body: its_books.took(pair.topic, noted(pair, held[body])))
+
+
+def record(
+    topic: str, queue_id: int, offset: int, body: bytes = b"", *, at_ms: int, **properties: str
+) -> Record:
+    return Record(
+        *(topic, queue_id, offset, 0, body, encode_properties({"UNIQ_KEY": "id", **properties})),
+        *(0, 0, at_ms, ("127.0.0.1", 1), at_ms, ("127.0.0.1", 2), 1, 0, 0, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended_ms", "twins", "ended"),
+    [(1_030, (), True), (8_999, (), True), (9_000, (), False), (1_030, (6,), False), (None, (), False)],
+    ids=["given back", "just in time", "too late", "another came of it before", "never ended"],
+)
+def test_a_redelivery_is_of_a_pop_that_was_ended_in_time(
+    monkeypatch: pytest.MonkeyPatch, ended_ms: int | None, twins: tuple[int, ...], ended: bool
+) -> None:
+    """Popped at 1,000 ms for 8 s, and revived at 11,000 ms to place 7 of the group's retries."""
+    retries = [record(RETRIES, 0, offset, at_ms=11_000, **{"1ST_POP_TIME": "1000"}) for offset in (*twins, 7)]
+    key = "t@1@703@g@1000@broker-a@ack"
+    log = [] if ended_ms is None else [record("log", 0, 1, b'{"ao":703}', at_ms=ended_ms, KEYS=key)]
+    topics = {"t": [record("t", 1, 703, at_ms=900)], RETRIES: retries}
+
+    def found(_: str, topic: str, asked: str) -> list[Record]:
+        return topics.get(topic, log if asked == key else [])
+
+    monkeypatch.setattr(books, "addresses_known", lambda _: {"broker-a": {0: "127.0.0.1:1"}})
+    monkeypatch.setattr(books, "_found", found)
+    monkeypatch.setattr(books, "_at", lambda *_: retries[-1])
+    again = Receipt(7, 11_500, 8_000, 0, OF_RETRY_V1, "broker-a", 0, 7)
+    delivery = Delivery("g", "", 1, "", 0.0, 0.0, 0, 0, 8.0, handle=again.encode())
+    assert asyncio.run(RocketMQBooks("").was_ended("t", delivery)) is ended
+    first = again._replace(topic_type=OF_TOPIC).encode()
+    assert not asyncio.run(RocketMQBooks("").was_ended("t", replace(delivery, handle=first)))
 
 
 @pytest.mark.parametrize(("lag", "dead", "took"), [(0, 0, True), (1, 0, False), (0, 1, False)])

@@ -13,6 +13,7 @@ from tests.replicas.ledger import (
     ENDED_TOGETHER,
     LATE_AND_LOST,
     MASTER_LOST,
+    REVIVED,
     SENT_AGAIN,
     Delivery,
     End,
@@ -89,6 +90,22 @@ def test_an_acknowledgement_that_a_rocketmq_has_and_did_not_heed_is_a_cause_afte
     ledger.dropped.add(first)
     assert (ledger.complaints(), ledger.causes()) == ([], Counter({DROPPED: 1}))
     again.arrived = 2.0
+    assert len(ledger.complaints()) == 1
+
+
+def test_a_pop_that_was_ended_in_time_and_revived_is_a_cause_once(ledger: Ledger) -> None:
+    """It comes within the time of the delivery that is known, since it is of another one, of which no client
+    heard. What comes once more after that has the cause that it would have had."""
+    ledger.ordered.clear()
+    again = deliver(ledger, "one", 2.0)
+    assert ledger.unexplained() == ([again] if ledger.rocketmq else [])
+    ledger.revived.add(again)
+    assert (ledger.complaints(), ledger.causes()) == ([], Counter({REVIVED: 1}))
+    again.fate = Fate.LEFT
+    third = deliver(ledger, "one", 9.0)
+    assert (ledger.complaints(), ledger.causes()) == ([], Counter({REVIVED: 1, Fate.LEFT.value: 1}))
+    again.fate = Fate.DONE
+    assert ledger.unexplained() == ([third] if ledger.rocketmq else [])
     assert len(ledger.complaints()) == 1
 
 

@@ -1,4 +1,4 @@
-"""The short forms of runs before several replicas, with a seed; `run.py` has the long one."""
+"""Runs before several replicas, with a seed: a short one, and those of `--long replicas` before RocketMQ."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import pytest
 
 from popgate.testing.rocketmq import Missing
 from tests.replicas.run import HAPPENED, TOPICS, Report, run
-from tests.replicas.town import BROKERS
+from tests.replicas.town import BROKERS, EMBEDDED, ROCKETMQ
 from tests.rolls.excuses import GOAWAY_MET
 from tests.support.folders import short_folder
 from tests.support.needed import missing
 
+KILLS = {EMBEDDED: 5, ROCKETMQ: 20}
 LONGEST_S = 1_800
 """On a machine with other things to do; a minute on a quiet one."""
 pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(LONGEST_S)]
 
 
 async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
-    if kind == "rocketmq" and os.environ.get("TEST_CLUSTER") != "true":
+    if kind == ROCKETMQ and os.environ.get("TEST_CLUSTER") != "true":
         pytest.skip("minutes before a real RocketMQ: sh tests/run.sh --long runs it")
     with short_folder() as folder:
         try:
@@ -34,7 +35,7 @@ async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = Fal
 async def test_scenario_08_replicas_that_are_killed_and_drained_cost_no_message_and_no_order(
     kind: str,
 ) -> None:
-    report = await report_of(kind, seed=5, kills=5)
+    report = await report_of(kind, seed=5, kills=KILLS[kind])
     told = "\n".join(report.lines())
     print(told)
     assert report.complaints == [], told

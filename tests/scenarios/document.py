@@ -17,8 +17,12 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "scenarios.md"
 NAME = re.compile(r"test_scenario_(\d\d)_(\w+)\Z")
 ROWS = 40
-LIVE = re.compile(r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/|tools/)")
+LIVE = re.compile(
+    r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/|tools/|live/|rolls/)"
+)
 """Where tests run before a real RocketMQ; those of the contract and the clients before both brokers."""
+ON_BOTH = {"ON_ALL", "ON_BOTH"}
+"""Marks of tests of Spark, which run before both brokers with one of them."""
 REPLACED = re.compile(r"\b(?:differs|moved_by_hand)\(")
 """How a test of the contract, or what it asks for, says that another one holds before some brokers."""
 
@@ -55,7 +59,8 @@ def proofs(root: Path = ROOT) -> dict[int, list[Proof]]:
         replaced = replaced_in(functions) if told.startswith("tests/contract/") else set()
         for node in functions:
             if matched := NAME.match(node.name):
-                live = LIVE.match(told) is not None and node.name not in replaced
+                on_both = any(ast.unparse(mark) in ON_BOTH for mark in node.decorator_list)
+                live = on_both or (LIVE.match(told) is not None and node.name not in replaced)
                 proof = Proof(told, matched[2].replace("_", " "), live)
                 found.setdefault(int(matched[1]), []).append(proof)
     return found

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tiers import tier_of
+
 HERE = Path(__file__).parent
 
 
@@ -68,6 +70,12 @@ def test_what_is_replaced_before_a_real_cluster_does_not_count_as_tested_there(
         "def test_scenario_01_holds_everywhere(user): ...\n"
     )
     assert [proof.said for proof in document.proofs(tmp_path)[1] if proof.live] == ["holds everywhere"]
+
+
+def test_what_the_live_tier_has_counts_as_live(proofs: Any) -> None:
+    """The contract is in it by its parameter, and what is replaced before a cluster does not count."""
+    paths = {proof.path for tests in proofs.values() for proof in tests if not proof.live}
+    assert [path for path in paths if tier_of(path) == "live"] == []
 
 
 def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> None:
