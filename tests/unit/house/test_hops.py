@@ -19,7 +19,7 @@ from popgate.wire.messages.properties import encode_properties
 from popgate.wire.messages.records import encode_record
 from tests.support.memory_network import MemoryNetwork
 
-MARKS = {"send": 36, "receive": 40, "acknowledge": 30}
+MARKS = {"send": 35, "receive": 40, "acknowledge": 30}
 """The most modules that each may enter before a cluster."""
 LATEST = 513
 """The version that brokers of RocketMQ 5.5.0 tell."""
