@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from popgate.model import GroupConfig
+
 
 @dataclass(slots=True, frozen=True)
 class Principal:
@@ -46,7 +48,9 @@ class Context:
     client's certificate, for access rules, like ("CN:orders", "DNS:orders.example.com"); empty without a
     certificate issued by an authority of `tls.client_ca`. `traceparent` is the caller's W3C trace context,
     unparsed. A broker that pops messages for a request with an `allowance` reserves room in it in the same
-    step, and reports the bytes of the popped messages.
+    step, and reports the bytes of the popped messages. `group` has the settings of the request's consumer
+    group where they were looked up a moment ago: a broker for which a look-up is work uses them, if they are
+    of the group that it was asked about, instead of looking them up a second time.
     """
 
     client_id: str
@@ -62,6 +66,7 @@ class Context:
     connection: Hashable | None
     traceparent: str
     allowance: Allowance | None
+    group: GroupConfig | None
 
     # Written out, because mypyc does not compile what a dataclass makes: there is one for every call.
     def __init__(
@@ -79,6 +84,7 @@ class Context:
         connection: Hashable | None = None,
         traceparent: str = "",
         allowance: Allowance | None = None,
+        group: GroupConfig | None = None,
     ) -> None:
         self.client_id = client_id
         self.language = language
@@ -93,3 +99,4 @@ class Context:
         self.connection = connection
         self.traceparent = traceparent
         self.allowance = allowance
+        self.group = group

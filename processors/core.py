@@ -27,7 +27,8 @@ class Admission:
         self._rate = policies.rate
         self._clock = clock
         # The default policies have no opinion: then a request does not even name its resources.
-        self._open = isinstance(policies.authorizer, Everything) and isinstance(policies.rate, Unlimited)
+        self.open = isinstance(policies.authorizer, Everything) and isinstance(policies.rate, Unlimited)
+        """Whether `admit` lets everything pass, so that who has much to do need not call it."""
 
     def admit(
         self, context: Context, action: Action, *, topic: str = "", group: str = "", amount: int = 1
@@ -36,7 +37,7 @@ class Admission:
 
         The rate is taken from the group, where there is one.
         """
-        if self._open:
+        if self.open:
             return
         now = self._clock.monotonic()
         resources = [
@@ -77,7 +78,10 @@ class WaitingPolls:
 
 
 class ProcessorCore:
-    """The broker, the limits, and the way of a request to a topic. `admit` checks permission and rate."""
+    """The broker, the limits, and the way of a request to a topic.
+
+    `admit` checks permission and rate; `admits_all`: no policy asks for that.
+    """
 
     def __init__(
         self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
@@ -87,7 +91,8 @@ class ProcessorCore:
         self.limits = limits
         self.policies = policies
         self.observer = observer
-        self.admit = Admission(policies, clock).admit
+        admission = Admission(policies, clock)
+        self.admit, self.admits_all = admission.admit, admission.open
         self.routing = Routing(broker, clock, limits, observer)
         self.polls = WaitingPolls(limits)
 

@@ -1,7 +1,10 @@
 """Routes of topics and settings of groups; created on first use when that is allowed.
 
 Both are cached for a moment, so that a message costs no extra request. Changes through this
-replica are visible at once, changes elsewhere within `_FRESH_S`.
+replica are visible at once, changes elsewhere within `_FRESH_S`. A broker whose look-ups are requests to a
+cluster has a cache of its own, which serves an older value while it fetches a newer one; here one is kept for
+every broker, also for one in another process, at the price of a look into a dict. `Context.group` hands the
+settings on, so that the broker does not look the group up a second time.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Receiver:
         self._clock = core.clock
         self._limits = core.limits
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._admits_all = core.admit, core.admits_all
         self._routing = core.routing
         self._polls = core.polls
         self._broadcast = broadcast
@@ -45,8 +45,10 @@ class Receiver:
         began = self._clock.monotonic()
         try:
             topic, group = check_topic(request.topic), check_group(request.group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            if not self._admits_all:
+                self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             config = self._routing.kept_group(group, began) or await self._routing.group(group)
+            context.group = config
             pop = pop_of(context, request, config, self._limits, began)
             readable = (self._routing.kept_route(topic, began) or await self._routing.route(topic)).readable
             if not readable:

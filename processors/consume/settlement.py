@@ -32,7 +32,7 @@ class Settlement:
         self._limits = core.limits
         self._policies = core.policies
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._admits_all = core.admit, core.admits_all
         self._routing = core.routing
         self._broadcast = broadcast
         self._clients = clients
@@ -121,10 +121,11 @@ class Settlement:
         try:
             check_topic(topic)
             check_group(group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            if not self._admits_all:
+                self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_receipts(receipts, self._limits)
             reader = group
-            config = self._routing.kept_group(group, began)
+            config = context.group = self._routing.kept_group(group, began)
             if config is None or config.broadcast:
                 reader = await self._broadcast.of(context, group)
             claim = self._renewing.newest(context, topic, reader, receipts)

@@ -26,7 +26,7 @@ class Sender:
         self._limits = core.limits
         self._policies = core.policies
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._admits_all = core.admit, core.admits_all
         self._routing = core.routing
         self._clients = clients
 
@@ -43,7 +43,8 @@ class Sender:
         began = clock.monotonic()
         try:
             topic = topic_of(messages, limits, system=system)
-            self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
+            if not self._admits_all:
+                self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
             now_ms = clock.now_ms()
             max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
             refusal: GatewayError | None = None
@@ -93,7 +94,8 @@ class Sender:
         try:
             topic, count = check_topic(packed.topic), len(packed.message_ids)
             check_count(count, limits)
-            self._admit(context, Action.PUBLISH, topic=topic, amount=count)
+            if not self._admits_all:
+                self._admit(context, Action.PUBLISH, topic=topic, amount=count)
             route = await self._routing.route(topic)
             if limits.check_message_types:
                 check_type(MessageType.NORMAL, route.route)

@@ -207,7 +207,7 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
     [
         (["mode=cluster"], "cluster.nameServers is needed with mode=cluster"),
         (["cluster.nameServers={ns:9876}"], "but mode is embedded"),
-        (["doors.grpc.enabled=false", "doors.remoting.enabled=false"], "no door is enabled"),
+        (["doors.grpc.enabled=false", "doors.remoting.enabled=false"], "no listener is enabled"),
         (["doors.grpc.port=8083"], "doors.grpc.port (8083) is taken"),
         (["doors.grpc.port=8080"], "doors.remoting.port (8080) is taken"),
         (

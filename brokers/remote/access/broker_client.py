@@ -64,9 +64,13 @@ class BrokerClient:
         ask, is asked for at the name servers at once.
         """
         clusters = self._routes.clusters
-        if clusters.get(broker) is None:
+        data = clusters.get(broker)
+        if data is None:
             await clusters.refresh()
-        address = clusters.address(broker, reading=reading)
+        # Nearly always the master, which needs no second look.
+        address = data.master if data is not None and not reading else None
+        if address is None:
+            address = clusters.address(broker, reading=reading)
         try:
             answer = await self._links.call(
                 address,
@@ -139,11 +143,12 @@ class BrokerClient:
             callback(answer)
 
         until = self._clock.monotonic() + timeout_s
-        if clusters.get(broker) is None:
+        data = clusters.get(broker)
+        if data is None:
             again()
             return
         try:
-            address = clusters.address(broker)
+            address = data.master or clusters.address(broker)
             asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):

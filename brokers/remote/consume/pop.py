@@ -95,7 +95,10 @@ class Popper:
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
-        want = await self._admitted(context, request)
+        config = context.group
+        if config is None or config.name != request.group:
+            config = self._groups.kept(request.group)
+        want = await self._admitted(context, request, config)
         until = request.wait_until
         if until is not None and until <= self._clock.monotonic():
             until = None
@@ -132,8 +135,13 @@ class Popper:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _admitted(self, context: Context, request: Pop) -> PopAttempt:
-        """The attempt for a pop; raises the error with which this topic or group refuses it now."""
+    async def _admitted(
+        self, context: Context, request: Pop, config: GroupConfig | None = None
+    ) -> PopAttempt:
+        """The attempt for a pop; raises the error with which this topic or group refuses it now.
+
+        `config`: the group's settings of this moment, where they are known.
+        """
         if request.max_messages < 1:
             raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
         if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
@@ -143,7 +151,7 @@ class Popper:
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
         route = self._routes.kept(request.topic) or await self._routes.of(request.topic)
-        config = self._groups.kept(request.group) or await self._groups.of(request.group)
+        config = config or await self._groups.of(request.group)
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")

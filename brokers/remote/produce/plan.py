@@ -18,12 +18,10 @@ from popgate.errors import (
     DelayTooLong,
     Forbidden,
     GatewayError,
-    TopicNotFound,
     Unsupported,
     shown,
 )
 from popgate.model import Message, MessageType, Sent
-from popgate.naming import could_be_a_name
 from popgate.wire.bodies.routes import TopicRoute
 
 _MOST_TOPICS = 4_096
@@ -70,8 +68,6 @@ class SendPlanner:
 
     async def places_of(self, topic: str, *, anew: bool = False) -> Places:
         """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
-        if not could_be_a_name(topic):
-            raise TopicNotFound(shown(topic))
         route = await (self._routes.now(topic) if anew else self._routes.of(topic))
         places = self._places.get(topic)
         if places is None or places.route is not route:

@@ -52,7 +52,8 @@ class Settlement:
         one that was sent would finish the message all the same.
         """
         route = self._routes.kept(topic) or await self._routes.of(topic)
-        if self._groups.kept(group) is None:
+        known = context.group
+        if (known is None or known.name != group) and self._groups.kept(group) is None:
             await self._groups.of(group)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}

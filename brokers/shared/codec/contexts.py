@@ -1,7 +1,7 @@
 """The encoding of a `Context`, without the parts that belong to one process only.
 
-`connection` and `allowance` are not sent. The facts of a caller are the same in call after call, so both
-sides cache the last ones that they encoded and decoded.
+`connection`, `allowance` and `group` are not sent. The facts of a caller are the same in call after call, so
+both sides cache the last ones that they encoded and decoded.
 """
 
 from __future__ import annotations

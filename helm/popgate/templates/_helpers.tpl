@@ -81,7 +81,7 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 {{- end -}}
 {{- end -}}
 
-{{/* The address of a door: (dict "root" $ "name" "remoting" "door" .Values.doors.remoting) */}}
+{{/* The address of a listener: (dict "root" $ "name" "remoting" "door" .Values.doors.remoting) */}}
 {{- define "popgate.listen" -}}
 {{- $options := list -}}
 {{- $options = append $options (printf "tls=%s" (get (dict "off" "false" "optional" "permissive" "required" "true") .door.tls)) -}}
@@ -93,7 +93,7 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 ?{{ join "&" $options }}
 {{- end -}}
 
-{{/* What clients of a door are told to connect to; empty: what they dialled. Classic clients know no such thing. */}}
+{{/* What clients of a listener are told to connect to; empty: what they dialled. Classic clients know no such thing. */}}
 {{- define "popgate.advertised" -}}
 {{- if .door.advertised -}}
 {{- .door.advertised -}}
@@ -114,13 +114,13 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 {{- fail "cluster.nameServers is given, but mode is embedded: set mode=cluster to serve that cluster" -}}
 {{- end -}}
 {{- if not (or .Values.doors.grpc.enabled .Values.doors.remoting.enabled) -}}
-{{- fail "no door is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
+{{- fail "no listener is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
 {{- end -}}
 {{- $ports := list (int .Values.admin.port) -}}
 {{- range $name, $door := .Values.doors -}}
 {{- if $door.enabled -}}
 {{- if has (int $door.port) $ports -}}
-{{- fail (printf "doors.%s.port (%d) is taken: doors and admin.port need ports of their own" $name (int $door.port)) -}}
+{{- fail (printf "doors.%s.port (%d) is taken: listeners and admin.port need ports of their own" $name (int $door.port)) -}}
 {{- end -}}
 {{- $ports = append $ports (int $door.port) -}}
 {{- end -}}

@@ -13,7 +13,7 @@ from enum import IntEnum, unique
 from struct import Struct
 
 from popgate.errors import LocalWireError, PeerWireError, shown
-from popgate.wire.json_syntax.jsontext import dumps, loads
+from popgate.wire.json_syntax.jsontext import no_json, not_written, parse, write
 
 LONGEST_HEADER = 1 << 20
 MOST_FIELDS = 1024
@@ -80,7 +80,10 @@ def encode_header(
 
 
 def _decode_json(data: bytes) -> Header:
-    values = loads(data)
+    try:
+        values = parse(data)
+    except ValueError as error:
+        raise no_json(error) from error
     if values.__class__ is not dict:
         raise PeerWireError("a JSON header is no object")
     get = values.get
@@ -130,17 +133,14 @@ def _encode_json(
 ) -> bytes:
     if language not in _LANGUAGE_NUMBERS:
         language = OTHER
+    try:
+        ext_fields = b'"extFields":%b,' % write(fields) if fields else b""
+        remark_text = b'"remark":%b,' % write(remark) if remark else b""
+    except TypeError as error:
+        raise not_written(error) from error
     return (
         b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}'
-        % (
-            code,
-            b'"extFields":%b,' % dumps(fields) if fields else b"",
-            flag,
-            language.encode(),
-            opaque,
-            b'"remark":%b,' % dumps(remark) if remark else b"",
-            version,
-        )
+        % (code, ext_fields, flag, language.encode(), opaque, remark_text, version)
     )
 
 

@@ -44,7 +44,7 @@ def loads_plain(data: bytes) -> Any:
         if "\\u" in text:
             _encode(value).encode()  # a half of a surrogate pair is no text, and could be sent to nobody
     except (ValueError, RecursionError) as error:
-        raise _no_json(error) from error
+        raise no_json(error) from error
     return value
 
 
@@ -56,30 +56,34 @@ def dumps_plain(value: Any) -> bytes:
     try:
         return _encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise _not_written(error) from error
+        raise not_written(error) from error
 
 
 def _loads_fast(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError as error:
-        raise _no_json(error) from error
+        raise no_json(error) from error
 
 
 def _dumps_fast(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        raise _not_written(error) from error
+        raise not_written(error) from error
 
 
-def _no_json(error: Exception) -> PeerWireError:
+def no_json(error: Exception) -> PeerWireError:
     return PeerWireError(f"this is no JSON: {error}")
 
 
-def _not_written(error: Exception) -> LocalWireError:
+def not_written(error: Exception) -> LocalWireError:
     return LocalWireError(f"this cannot be written as JSON: {error}")
 
 
 loads: Callable[[bytes], Any] = loads_plain if orjson is None else _loads_fast
 dumps: Callable[[Any], bytes] = dumps_plain if orjson is None else _dumps_fast
+parse: Callable[[bytes], Any] = loads_plain if orjson is None else orjson.loads
+"""As `loads`, without a call of its own; may raise ValueError, which is for `no_json`."""
+write: Callable[[Any], bytes] = dumps_plain if orjson is None else orjson.dumps
+"""As `dumps`, without a call of its own; may raise TypeError, which is for `not_written`."""

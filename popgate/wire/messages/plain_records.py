@@ -13,15 +13,13 @@ from typing import Final, NamedTuple
 from popgate.wire.messages.properties import LONGEST_BLOCK
 from popgate.wire.messages.records import (
     BODY_AT,
-    BORN_HOST_V6,
+    HOSTS_V6,
     LONGEST_V1_TOPIC,
     MAGIC_V1,
     MAGIC_V2,
     SMALLEST_RECORD,
-    STORE_HOST_V6,
 )
 
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _unpack_head: Final = Struct(">II12xq8xi44xI").unpack_from
 """Size, magic, offset, sys flag, and the length of the body."""
 
@@ -37,7 +35,7 @@ def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None
     size, magic, offset, sys_flag, body_length = _unpack_head(data, start)
     stop = start + size
     topic_at = start + BODY_AT + body_length
-    if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
+    if stop > end or topic_at + 3 > stop or sys_flag & HOSTS_V6:
         return None
     # Lengths are signed numbers: half of what their bytes could say is damage.
     topic_length = data[topic_at]
@@ -99,7 +97,7 @@ def plain_run(
             and told_size == size
             and magic == MAGIC_V1
             and length == length_behind
-            and not sys_flag & _HOSTS_V6
+            and not sys_flag & HOSTS_V6
             # Its topic, and the length of its properties: with that all its parts are where they should be.
             and record.startswith(behind, BODY_AT + body_length)
         ):

@@ -34,8 +34,8 @@ COMPRESSION_ZLIB = 0x300
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_NO_HOSTS_V6: Final = ~_HOSTS_V6
+HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOSTS_V6: Final = ~HOSTS_V6
 LONGEST_V1_TOPIC: Final = 127
 _MOST_LENGTHS: Final = 1024
 # Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
@@ -45,7 +45,7 @@ _HEADS: Final = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
     BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
     STORE_HOST_V6: Struct(">IIIiiqqiq8sq20siqI"),
-    _HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
+    HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
 }
 """Everything before the body, by the two host bits of `sys_flag`."""
 COMMIT_OFFSET_AT = 28
@@ -273,8 +273,8 @@ def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Recor
     if size > available or size < SMALLEST_RECORD:
         raise PeerWireError(f"a record claims {size} bytes, there are {available}")
     at = start + _HEAD_SIZE
-    if sys_flag & _HOSTS_V6:
-        head = _HEADS[sys_flag & _HOSTS_V6]
+    if sys_flag & HOSTS_V6:
+        head = _HEADS[sys_flag & HOSTS_V6]
         if size < head.size + 3:
             raise PeerWireError(f"a record with IPv6 hosts claims {size} bytes")
         (born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset, body_length) = (
@@ -358,7 +358,7 @@ def place_record(record: bytes, *, queue_id: int, offset: int, commit_offset: in
 
 def record_properties(record: bytes) -> bytes:
     """The properties block alone, of a whole record that `encode_record` made."""
-    at = _HEADS[record[39] & _HOSTS_V6].size
+    at = _HEADS[record[39] & HOSTS_V6].size
     at += _unpack_length(record, at - 4)[0]
     at += 1 + record[at] if record[7] == MAGIC_V1 & 0xFF else 2 + (record[at] << 8 | record[at + 1])
     return record[at + 2 :]

@@ -2,10 +2,10 @@
 
 A consumer repeats its receives byte by byte but for the attempt id, so what one says is remembered by its
 bytes. Of an acknowledgement each entry is new: it is plain when it names a group, a topic, and for each
-message an id before a handle, all in ASCII. Compiled, reading and answering it
-here costs a quarter of what the library takes; interpreted it costs more, so that `request_reader` reads
-acknowledgements so in the compiled form only. As in `plain_send`, errors are left to the library and to those
-who read what it read. Field numbers are those of `service.proto`.
+message an id before a handle, all in ASCII. Compiled, reading and answering it here costs a quarter of what
+the library takes; interpreted it costs more, so that `request_reader` reads acknowledgements so in the
+compiled form only. As in `plain_send`, errors are left to the library and to those who read what it read.
+Field numbers are those of `service.proto`.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class MessagingService(Positions):
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = LongPolls()
         self._departures = Departures(clock)
+        self._limits = processor.limits
         self._packer = Packer(processor.limits)
 
     def __repr__(self) -> str:
@@ -117,7 +118,7 @@ class MessagingService(Positions):
     ) -> rpc.SendMessageResponse | EncodedAnswer:
         count = len(request.message_ids if isinstance(request, PlainSend) else request.messages)
         if count > 1:
-            check_count(count, self._processor.limits)
+            check_count(count, self._limits)
         now_ms = self._clock.now_ms()
         takes_packed = self._processor.takes_packed(count)
         if takes_packed or (isinstance(request, PlainSend) and self._processor.takes_blocks):
@@ -224,7 +225,7 @@ class MessagingService(Positions):
     async def ack_message(
         self, request: rpc.AckMessageRequest | PlainAck, context: Context
     ) -> rpc.AckMessageResponse | EncodedAnswer:
-        most = self._processor.limits.max_receipts_per_ack
+        most = self._limits.max_receipts_per_ack
         if isinstance(request, PlainAck):
             receipts = request.receipts() if len(request.handles) <= most else None
             if receipts is not None:
@@ -316,7 +317,7 @@ class MessagingService(Positions):
 
     async def telemetry(self, commands: TelemetryChannel, context: Context) -> None:
         """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
-        if len(self._open) >= (most := self._processor.limits.max_clients):
+        if len(self._open) >= (most := self._limits.max_clients):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here

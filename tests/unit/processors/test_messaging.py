@@ -355,6 +355,17 @@ async def test_mixed_handles_have_one_result_each(
     assert observer.of("failed") == [("ack", Fault.ILLEGAL_RECEIPT)] * 2
 
 
+async def test_a_broker_is_given_the_settings_of_the_group(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    await processor.send(context, batch(1))
+    (message,) = await processor.receive(context, AT_ONCE)
+    assert context.group == broker.kept_groups["readers"]
+    context.group = None
+    await processor.ack(context, "orders", "readers", [message.receipt])
+    assert context.group == broker.kept_groups["readers"]
+
+
 async def test_an_acknowledgement_of_nothing_is_refused(
     processor: MessagingProcessor, context: Context
 ) -> None:

@@ -112,5 +112,6 @@ async def test_who_may_not_is_forbidden_and_not_unknown(
     processor = gateway.processor
     for part in (processor, processor._sender, processor._receiver):
         monkeypatch.setattr(part, "_admit", refuse)
+        monkeypatch.setattr(part, "_admits_all", False, raising=False)
     assert (await client.send(client.message())).status.code == Code.FORBIDDEN
     assert await client.receive_status() == Code.FORBIDDEN

@@ -22,7 +22,7 @@ from popgate.errors import (
     TopicNotFound,
 )
 from popgate.filters.compiled import EVERYTHING, compile_filter
-from popgate.model import FilterKind, Pop
+from popgate.model import FilterKind, GroupConfig, Pop
 from popgate.wire.bodies.small_bodies import decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.hosts import pack_host
@@ -178,6 +178,36 @@ async def test_brokers_are_asked_in_turn_until_one_has_something(broker, shelves
         "*",
         "0",
     )
+
+
+async def test_settings_that_the_context_has_are_not_asked_for(broker, shelves, request_of):
+    shelves.put("broker-a", record(0, b"a"))
+    known = Context(client_id="c", group=GroupConfig("G"))
+    assert bodies(await broker.pop(known, request_of(broker="broker-a"))) == [b"a"]
+    assert shelves.asked(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == []
+    known.group = GroupConfig("G", consume_enabled=False)
+    with pytest.raises(Forbidden):
+        await broker.pop(known, request_of())
+
+
+async def test_settings_of_another_group_are_not_taken_for_its_own(broker, shelves, request_of):
+    shelves.put("broker-a", record(0, b"a"))
+    other = Context(client_id="c", group=GroupConfig("other", consume_enabled=False))
+    assert bodies(await broker.pop(other, request_of(broker="broker-a"))) == [b"a"]
+    assert shelves.asked(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+
+
+async def test_a_pop_that_waited_looks_its_group_up_anew(broker, shelves, request_of):
+    known = Context(client_id="c", group=GroupConfig("G"))
+    waiting = asyncio.create_task(broker.pop(known, request_of(wait_s=20)))
+    await shelves.until(lambda: shelves.asked(RequestCode.NOTIFICATION, "broker-a"))
+    assert shelves.asked(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == []
+    shelves.config["consumeEnable"] = False
+    for peer in shelves.peers.values():
+        peer.on(RequestCode.POP_MESSAGE, lambda request: request.answer(ResponseCode.POLLING_TIMEOUT))
+    shelves.put("broker-a", record(0, b"a"))
+    with pytest.raises(Forbidden):
+        await waiting
 
 
 async def test_a_broker_that_had_something_is_asked_first(broker, shelves, request_of):

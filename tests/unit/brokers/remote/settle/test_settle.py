@@ -22,6 +22,7 @@ from popgate.errors import (
     TopicNotFound,
 )
 from popgate.ids.receipt import Receipt, parse_receipt
+from popgate.model import GroupConfig
 from popgate.wire.bodies.small_bodies import decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.waiting import until
@@ -200,6 +201,14 @@ async def test_unknown_topics_and_groups_are_told(broker, peers, handle):
     with pytest.raises(GroupNotFound):
         await broker.ack(CONTEXT, "T", "unknown", [handle()])
     assert await broker.ack(CONTEXT, "T", "G", []) == []
+
+
+async def test_settings_that_the_context_has_are_not_asked_for(broker, peers, handle):
+    known = Context(client_id="c", group=GroupConfig("G"))
+    assert await broker.ack(known, "T", "G", [handle()]) == [None]
+    assert peers.asked(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == []
+    with pytest.raises(GroupNotFound):
+        await broker.ack(known, "T", "unknown", [handle()])
 
 
 async def test_scenario_04_a_handle_whose_time_is_over_is_refused_and_not_sent(broker, peers, handle, clock):
