@@ -171,7 +171,10 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
         if self._rooms and not self.paused:
             self._let_write()
         if self.wire.left and not self.paused and self.transport is not None:
-            self.transport.close()
+            if self.wire.may_close(self.loop.time()):
+                self.transport.close()
+            elif self.wire.has_to_send:
+                self.write_soon()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -216,7 +219,7 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
             self._host.on_leaving(self)
         self._events()
         self._tell_cuts()
-        if wire.has_to_send:
+        if wire.has_to_send or wire.left or self._rooms:
             self.write_soon()
 
     def _tick_paused(self, now: float) -> None:
@@ -239,6 +242,13 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
         now = self.loop.time()
         self.wire.leave(now, within_s)
         self.write_soon()
+
+    def end(self) -> None:
+        """Close at once; what was answered and held back still goes out."""
+        self.wire.release()
+        if self.transport is not None and not self.paused:
+            self.transport.writelines(self.wire.data_to_send())
+        self.cut()
 
     def _events(self) -> None:
         try:

@@ -158,7 +158,7 @@ class Http2Server:
             self._ticking = None
         self.under_way.cut()
         for connection in tuple(self.connections):
-            connection.cut()
+            connection.end()
         await self.under_way.all_over(cut_s)
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)

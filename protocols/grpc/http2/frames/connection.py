@@ -138,7 +138,7 @@ class Connection(ControlFrames):
 
     def _fail(self, error: Http2Error) -> None:
         self._failure = error.with_traceback(None)
-        self._held_from = None
+        self.release()
         self._rest = b""
         self._block = None
         self._cut_all()

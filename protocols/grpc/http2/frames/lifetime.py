@@ -15,11 +15,14 @@ from protocols.grpc.http2.frames.stream import Stream
 _LEAVING: Final = b"popgate-"
 """In the PING between two GOAWAYs: its answer tells that the peer has read the first."""
 _ALIVE: Final = b"popgate?"
+_LAST: Final = b"popgate."
+"""In the PING behind the last answer: its answer tells that the peer has read that."""
 _ROUND_TRIP_S: Final = 5.0
 """The second GOAWAY goes out then, whether the peer answers or not. What comes behind it is refused: who
 stood still for a moment has to have time to read the first."""
 _HELD_S: Final = 1.0
-"""How long what was to be sent is held back at the most, where the peer answers no PING."""
+"""After so long what was held back goes out, or the connection is closed, where the peer answers no PING; it
+is looked at once a second."""
 _UNASKED_S: Final = 1.0
 """How long a connection of the greatest age waits for a request."""
 _PER_ANSWER: Final = {Flood.PINGS: 8, Flood.WINDOW_UPDATES: 64}
@@ -30,6 +33,7 @@ class ConnectionLifetime(SendHalf):
     """`leave` starts the shutdown; `left` says that it is complete."""
 
     __slots__ = (
+        "_aged",
         "_asked_at",
         "_calm_at",
         "_ends_at",
@@ -40,10 +44,13 @@ class ConnectionLifetime(SendHalf):
         "_leaving_at",
         "_old",
         "_opened_at",
+        "_parted",
+        "_parting_at",
         "_progress",
         "_seen",
         "_stuck_at",
         "_tally",
+        "_unread",
         "cut_streams",
         "deaf",
         "heard",
@@ -72,6 +79,14 @@ class ConnectionLifetime(SendHalf):
         """When the first GOAWAY went out."""
         self._leave_by: float | None = None
         """The first GOAWAY goes out with the next request, and then at the latest."""
+        self._aged = False
+        """It leaves for its age."""
+        self._unread = False
+        """Something was answered behind the first GOAWAY."""
+        self._parting_at: float | None = None
+        """When the peer was asked whether it has read the last answer."""
+        self._parted = False
+        """It has, or it does not say."""
         self._ends_at: float | None = None
         """When what is under way is cut off, of a connection that leaves for its age."""
         self._opened_at: float | None = None
@@ -94,6 +109,19 @@ class ConnectionLifetime(SendHalf):
         """Nothing is open, and nothing can be opened."""
         return self._leaving <= LAST_STREAM and not self.streams
 
+    def may_close(self, now: float) -> bool:
+        """Whether the peer has read the last answer, of a connection that is `left`; it is asked once.
+
+        To close a socket to which the peer still writes, for example WINDOW_UPDATE while it reads, discards
+        what it has not read.
+        """
+        if not self._unread or self._parted:
+            return True
+        if self._parting_at is None:
+            self._parting_at = now
+            self._send_ping(_LAST, ack=False)
+        return False
+
     def leave(self, now: float, within_s: float = 0.0) -> None:
         """Begin the shutdown when the peer waits for an answer, or after `within_s` seconds."""
         if self._leaving_at is None:
@@ -113,10 +141,12 @@ class ConnectionLifetime(SendHalf):
         self._leave_by = None
         self._send_goaway(LAST_STREAM, ErrorCode.NO_ERROR, "the gateway asks its clients to connect anew")
         self._send_ping(_LEAVING, ack=False)
-        self._held_from = len(self._out)
+        self.hold_back()
+        if self._aged:
+            self._ends_at = now + self.limits.age_grace_s
 
     def _end_leaving(self) -> None:
-        self._held_from = None
+        self.release()
         if self._leaving > LAST_STREAM:
             self._leaving = self._last + 1
             self._send_goaway(self._last, ErrorCode.NO_ERROR)
@@ -129,6 +159,8 @@ class ConnectionLifetime(SendHalf):
     def _ping_answered(self, data: bytes) -> None:
         if data == _LEAVING and self._leaving_at is not None:
             self._end_leaving()
+        elif data == _LAST and self._parting_at is not None:
+            self._parted = True
         elif data != _ALIVE:
             self.tally(Flood.EMPTY_FRAMES)
 
@@ -150,6 +182,8 @@ class ConnectionLifetime(SendHalf):
 
     def _finish(self, stream: Stream) -> None:
         super()._finish(stream)
+        if self._leaving_at is not None:
+            self._unread = True
         tally = self._tally
         if tally is not None:
             for flood, borne in _PER_ANSWER.items():
@@ -194,7 +228,9 @@ class ConnectionLifetime(SendHalf):
         self._tick_silent(now)
         if self._leaving_at is not None:
             if now - self._leaving_at >= _HELD_S:
-                self._held_from = None
+                self.release()
+            if self._parting_at is not None and now - self._parting_at >= _HELD_S:
+                self._parted = True
             if now - self._leaving_at >= _ROUND_TRIP_S:
                 self._end_leaving()
             if self._ends_at is not None and now >= self._ends_at:
@@ -203,8 +239,8 @@ class ConnectionLifetime(SendHalf):
             if now >= self._leave_by:
                 self._begin_leaving(now)
         elif limits.age_s and now - self._opened_at >= self._age():
+            self._aged = True
             self.leave(now, _UNASKED_S)
-            self._ends_at = now + limits.age_grace_s
 
     def _age(self) -> float:
         """Its own, a tenth longer or shorter, so that those of one start do not end together."""

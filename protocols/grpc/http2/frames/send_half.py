@@ -31,6 +31,8 @@ _frame = Struct(">HBBBI").pack
 """Header of a frame: the length in two parts, the kind, the flags, the stream."""
 _frame_of_4 = Struct(">HBBBII").pack
 _frame_of_8 = Struct(">HBBBIII").pack
+_MOST_HELD = 1024 * 1024
+"""Bytes of answers that are held back; with more of them everything goes out."""
 _REMEMBERED = 64
 """Streams that are over and may still be spoken of."""
 
@@ -77,17 +79,32 @@ class SendHalf:
 
     @property
     def has_to_send(self) -> bool:
-        return bool(self._out) if self._held_from is None else self._held_from > 0
+        if self._held_from is None or self.unsent > _MOST_HELD:
+            return bool(self._out)
+        return self._held_from > 0
 
     def data_to_send(self) -> list[bytes]:
-        out, self._out = self._out, []
-        if self._held_from is not None:
-            self._out = out[self._held_from :]
-            del out[self._held_from :]
-            self._held_from = 0
+        out = self._out
+        if self._held_from is None or self.unsent > _MOST_HELD:
+            self._held_from = None
+            self._out = []
+            self.unsent = 0
             return out
-        self.unsent = 0
+        if not self._held_from:
+            return []
+        self._out = out[self._held_from :]
+        del out[self._held_from :]
+        self._held_from = 0
         return out
+
+    def hold_back(self) -> None:
+        """Hold back what is sent from here on."""
+        self._held_from = len(self._out)
+        self.unsent = 0
+
+    def release(self) -> None:
+        """Let everything out that was held back."""
+        self._held_from = None
 
     # -- answers ----------------------------------------------------------------------------------
 
@@ -101,6 +118,7 @@ class SendHalf:
             return
         number = stream.id
         self._window -= size
+        self.unsent += size
         self._out += (
             _frame(0, len(headers), HEADERS, END_HEADERS, number),
             headers,

@@ -512,6 +512,64 @@ def test_who_answers_no_ping_waits_a_second_for_his_answer(client: Any) -> None:
     assert client.heard()[0] == "HEADERS 1 :status=200 content-type=application/grpc"
 
 
+def test_no_more_than_a_mebibyte_is_held_back(make_client: MAKE) -> None:
+    client = make_client()
+    client.say(settings({INITIAL_WINDOW: 1 << 30}), window_update(0, 1 << 30))
+    client.call(1, b"asked")
+    client.wire.leave(1_000.0)
+    client.heard()
+    for _ in range(64):
+        client.wire.write(client.streams[1], bytes(16_000))
+    assert not client.wire.has_to_send
+    assert client.wire.data_to_send() == []
+    client.wire.write(client.streams[1], bytes(64_000))
+    assert client.wire.has_to_send
+    assert sum(map(len, client.wire.data_to_send())) > 64 * 16_000 + 64_000
+    assert client.wire.unsent == 0
+
+
+def test_what_was_in_front_of_the_farewell_is_not_counted_as_held_back(client: Any) -> None:
+    """It would keep those waiting that have something to write."""
+    client.call(1, b"asked")
+    client.wire.write(client.streams[1], b"before")
+    client.wire.leave(1_000.0)
+    client.heard()
+    assert client.wire.unsent == 0
+
+
+def test_a_connection_is_closed_when_its_last_answer_has_been_read(client: Any) -> None:
+    client.call(1, b"asked")
+    client.wire.leave(1_000.0)
+    client.wire.answer(client.streams[1], b"")
+    client.say(ping(b"popgate-", ack=True))
+    assert client.wire.left
+    assert not client.wire.may_close(1_000.1)
+    assert client.heard()[-2:] == ["GOAWAY 1 NO_ERROR", "PING popgate."]
+    assert not client.wire.may_close(1_000.2)
+    client.say(ping(b"popgate.", ack=True))
+    assert client.wire.may_close(1_000.3)
+    assert client.heard() == []
+
+
+def test_who_does_not_say_that_he_read_the_last_answer_has_a_second(client: Any) -> None:
+    client.call(1, b"asked")
+    client.wire.leave(1_000.0)
+    client.wire.answer(client.streams[1], b"")
+    client.say(ping(b"popgate-", ack=True))
+    assert not client.wire.may_close(1_000.1)
+    client.tick(1_001.0)
+    assert not client.wire.may_close(1_001.0)
+    client.tick(1_001.2)
+    assert client.wire.may_close(1_001.2)
+
+
+def test_who_was_answered_nothing_is_not_waited_for(client: Any) -> None:
+    client.wire.leave(1_000.0)
+    client.say(ping(b"popgate-", ack=True))
+    assert client.wire.left
+    assert client.wire.may_close(1_000.1)
+
+
 def test_what_is_wrong_is_told_also_while_answers_are_held_back(client: Any) -> None:
     client.wire.leave(1_000.0)
     client.say(data(0, b""))
