@@ -166,7 +166,7 @@ def test_what_was_stored_when_it_was_due_already_is_due_from_then_on(records: Re
     records.lives = [Life(0)]
     delayed(records, 90_000 + LATE_MS, answered_ms=90_000)
     assert records.complaints() == []
-    assert records.overdue_deliveries() == {"later": OVERDUE_S}
+    assert records.overdue_deliveries() == pytest.approx({"later": OVERDUE_S})
 
 
 @pytest.mark.parametrize(("asked_ms", "fine"), [(90_000 + LATE_MS, True), (90_100 + LATE_MS, False)])
