@@ -44,7 +44,6 @@ class ConnectionLifetime(SendHalf):
         "_leaving_at",
         "_old",
         "_opened_at",
-        "_parted",
         "_parting_at",
         "_progress",
         "_seen",
@@ -82,11 +81,9 @@ class ConnectionLifetime(SendHalf):
         self._aged = False
         """It leaves for its age."""
         self._unread = False
-        """Something was answered behind the first GOAWAY."""
+        """Something was answered behind the first GOAWAY, which the peer may not have read."""
         self._parting_at: float | None = None
         """When the peer was asked whether it has read the last answer."""
-        self._parted = False
-        """It has, or it does not say."""
         self._ends_at: float | None = None
         """When what is under way is cut off, of a connection that leaves for its age."""
         self._opened_at: float | None = None
@@ -115,7 +112,7 @@ class ConnectionLifetime(SendHalf):
         To close a socket to which the peer still writes, for example WINDOW_UPDATE while it reads, discards
         what it has not read.
         """
-        if not self._unread or self._parted:
+        if not self._unread:
             return True
         if self._parting_at is None:
             self._parting_at = now
@@ -160,7 +157,7 @@ class ConnectionLifetime(SendHalf):
         if data == _LEAVING and self._leaving_at is not None:
             self._end_leaving()
         elif data == _LAST and self._parting_at is not None:
-            self._parted = True
+            self._unread = False
         elif data != _ALIVE:
             self.tally(Flood.EMPTY_FRAMES)
 
@@ -230,7 +227,7 @@ class ConnectionLifetime(SendHalf):
             if now - self._leaving_at >= _HELD_S:
                 self.release()
             if self._parting_at is not None and now - self._parting_at >= _HELD_S:
-                self._parted = True
+                self._unread = False
             if now - self._leaving_at >= _ROUND_TRIP_S:
                 self._end_leaving()
             if self._ends_at is not None and now >= self._ends_at:

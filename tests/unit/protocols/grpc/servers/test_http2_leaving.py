@@ -12,6 +12,7 @@ import pytest
 from protocols.grpc.http2.events import Shape
 from protocols.grpc.servers.http2_calls import Http2Call
 from protocols.grpc.servers.http2_server import Http2Server
+from tests.support.waiting import until
 
 METHOD = "/test/Streamed"
 PIECE, PIECES = bytes(30_000), 32
@@ -61,6 +62,4 @@ async def test_a_large_answer_is_read_to_its_end_when_its_connection_is_told_to_
         return [await call(server) for _ in range(50)]
 
     assert await asyncio.gather(*(calls() for _ in range(4))) == [[PIECES] * 50] * 4
-    async with asyncio.timeout(60):
-        while server.connections:
-            await asyncio.sleep(0.01)
+    await until(lambda: not server.connections)
