@@ -11,6 +11,9 @@ it, and messages a second (of which the load itself, in Python, takes its part: 
 A push consumer of a group that is mapped onto pop (`mapped`: pulls of 32 that bring the position along) is
 there at ours alone. It stands beside the Java proxy's receive and acknowledge over gRPC, 32 per call (`grpc`,
 by the load generator in `benchmarks/load`, which needs Go), and beside our own true pull.
+
+A virtual machine that has just started costs several times as much as later, so every work is done at every
+target before anything counts: `--warm` times, in messages.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ import uvloop
 
 from benchmarks.beside import driving, machine
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, make_at
+from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, environment_of, make_at
 from benchmarks.beside.working import AHEAD
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
+from deploy.compile import differences
 from popgate.clock import SystemClock
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
@@ -51,8 +55,7 @@ TOPIC, GROUP = "remoting_door", "remoting_door_readers"
 MAPPED_TOPIC, MAPPED_GROUP = "remoting_door_mapped", "remoting_door_members"
 GRPC_TOPIC, GRPC_GROUP = "remoting_door_grpc", "remoting_door_receivers"
 WARM = 200_000
-"""Messages received over gRPC before anything counts: a Java proxy that has just started costs several times
-as much."""
+"""Messages of each work before anything counts; of single sends a quarter of it."""
 BODY, QUEUES, LINKS, PER_CALL = bytes(100), 8, 4, 32
 TIMEOUT_S = 30.0
 
@@ -289,7 +292,7 @@ def per_message(told: dict[str, float]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
+def beside_java(options: Sequence[str], tree: Path | None) -> Iterator[list[Target]]:
     """A RocketMQ, the Java proxy as it is shipped, and ours, before the same broker."""
     with contextlib.ExitStack() as open_:
         cluster = RocketMQ(brokers=(BrokerPlan(),), settings=BROKER_SETTINGS, options=BROKER_OPTIONS).start()
@@ -298,7 +301,9 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
         broker = cluster.master()
         proxy = cluster.start_proxy(options=SHIPPED)
         gateway = GatewayProcess(
-            options=[*options, "--broker", cluster.url, *CREATE_ON_USE], listen=("remoting://127.0.0.1:0",)
+            options=[*options, "--broker", cluster.url, *CREATE_ON_USE],
+            listen=("remoting://127.0.0.1:0",),
+            environment=environment_of(tree),
         ).start()
         open_.callback(gateway.close)
         yield [
@@ -316,9 +321,11 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
 
 
 @contextlib.contextmanager
-def alone(options: Sequence[str]) -> Iterator[list[Target]]:
+def alone(options: Sequence[str], tree: Path | None) -> Iterator[list[Target]]:
     """Ours on its embedded broker, which is in the same process."""
-    with GatewayProcess(options=options, listen=("remoting://127.0.0.1:0",)).start() as gateway:
+    with GatewayProcess(
+        options=options, listen=("remoting://127.0.0.1:0",), environment=environment_of(tree)
+    ).start() as gateway:
         # The door is a name server, too.
         make_at(f"remoting://{gateway.endpoint}", [TOPIC, MAPPED_TOPIC], [GROUP, MAPPED_GROUP])
         target = Target("ours", gateway.endpoint, gateway.pid, None)
@@ -336,13 +343,16 @@ def alone(options: Sequence[str]) -> Iterator[list[Target]]:
         yield [target]
 
 
-def compared(targets: list[Target], rounds: int, messages: int) -> dict[str, dict[str, dict[str, float]]]:
+def compared(
+    targets: list[Target], rounds: int, messages: int, warm: int
+) -> dict[str, dict[str, dict[str, float]]]:
     """The middle of all rounds, by work and target; in each round all take their turn."""
     seen: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for target in targets:
-        if target.grpc:
-            receive(target, WARM)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for target in targets:
+            for work in works_of(target):
+                if warm and work != "mapped":  # what it runs through the others and its own beginning warm up
+                    runner.run(measure(target, work, warm // (4 if work == "send" else 1)))
         for number in range(rounds):
             for work in (*WORKS, GRPC):
                 amount = messages * (1 if work == "send" else 4)
@@ -389,18 +399,30 @@ def main() -> None:
     parser.add_argument(
         "--messages", type=int, default=30_000, help="sends of one round; others are four times"
     )
+    parser.add_argument("--warm", type=int, default=WARM, help="messages before anything counts")
+    parser.add_argument(
+        "--compiled", type=Path, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
+    )
     parser.add_argument("--serve-options", default="--workers 1", help="of `popgate serve`")
     parser.add_argument("--out", type=Path, help="a file for the results and the machine")
     given = parser.parse_args()
     if given.quick:
-        given.rounds, given.messages, given.embedded = 1, 200, True
+        given.rounds, given.messages, given.warm, given.embedded = 1, 200, 0, True
+    if given.compiled is not None and (different := differences(given.compiled)):
+        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     options = [*given.serve_options.split(), "--set", f"remoting.mapped_groups={MAPPED_GROUP}"]
-    with alone(options) if given.embedded else beside_java(options) as targets:
-        results = compared(targets, given.rounds, given.messages)
+    start = alone if given.embedded else beside_java
+    with start(options, given.compiled) as targets:
+        results = compared(targets, given.rounds, given.messages, given.warm)
     for line in lines(results):
         print(line, flush=True)
     if given.out is not None:
-        told = {"machine": machine.facts(), "rounds": given.rounds, "results": results}
+        told = {
+            "machine": machine.facts(),
+            "compiled": given.compiled is not None,
+            "rounds": given.rounds,
+            "results": results,
+        }
         given.out.write_text(json.dumps(told, indent=1) + "\n")
 
 

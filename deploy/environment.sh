@@ -15,11 +15,15 @@ apt_install() {
             apt-get -qq $patient install -y --no-install-recommends "$@" >/dev/null
 }
 
-# find_python: print a Python of at least 3.11.
+# find_python: print a Python of at least 3.11, that in PYTHON, or the distribution's own, or the first in PATH.
+# Distributions build theirs with optimizations by profile; one that somebody compiled often has none, and is half as fast.
 find_python() {
-    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
+    for candidate in "${PYTHON:-}" /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
         [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        needs=sys
+        # Of Debian's own that is a package, python3-venv; what else is in PATH may do without it.
+        [ "$candidate" != /usr/bin/python3 ] || needs=ensurepip,sys
+        if "$candidate" -c "import $needs; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then
             echo "$candidate"
             return 0
         fi

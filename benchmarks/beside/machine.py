@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import popgate
@@ -54,7 +55,7 @@ def facts() -> Facts:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(int(_found("/proc/meminfo", r"^MemTotal:\s*(\d+)")) / (1 << 20), 1),
         "kernel": f"{platform.system()} {platform.release()}",
-        "python": f"{platform.python_implementation()} {sys.version.split()[0]}",
+        "python": f"{platform.python_implementation()} {sys.version.split()[0]}, {_build_of_python()}",
         "java": _found_version(_first_line("java", "-version")),
         "go": _first_line("go", "env", "GOVERSION"),
         "rocketmq": NEWEST,
@@ -62,6 +63,14 @@ def facts() -> Facts:
         "revision": commit + ("+" if changed else ""),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def _build_of_python() -> str:
+    """One that was built without optimizations by profile takes up to twice as long for everything."""
+    if sys.base_prefix == "/usr":
+        return "of the distribution"
+    options = str(sysconfig.get_config_var("CONFIG_ARGS"))
+    return "optimized" if "--enable-optimizations" in options else "not optimized"
 
 
 def sentence(machine: Facts) -> str:

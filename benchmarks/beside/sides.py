@@ -78,6 +78,12 @@ class Side:
         self.close()
 
 
+def environment_of(tree: Path | None) -> dict[str, str]:
+    """Variables of a gateway that is started from that checkout; of none: from this one."""
+    # Not from the folder that this runs in, where Python would look first.
+    return {} if tree is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tree.resolve())}
+
+
 class Town:
     """The broker of a tier, or only its name server, and the gateways that are started there.
 
@@ -108,8 +114,7 @@ class Town:
         """Topics and groups that are to go in the end."""
         self._cluster: RocketMQ | None = None
         self._inside = 0
-        # Not from the folder that this runs in, where Python would look first.
-        self._environment = {} if tree is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tree.resolve())}
+        self._environment = environment_of(tree)
 
     def __enter__(self) -> Town:
         if JAVA in self.names or (self.tier == "own" and not self._broker):
