@@ -2,7 +2,8 @@
 # Set up what the tests need and run them: style, types, import rules, then the tiers fast, process and live.
 # Arguments go to pytest: sh tests/run.sh tests/unit -k receipt
 # One tier: sh tests/run.sh --tier fast. Long series, which are no part of it: sh tests/run.sh --long [NAME ...]
-# CI=true: tests of official clients must run; elsewhere they skip, with the reason, where a client's tools are missing.
+# CI=true, and in long series: tests of official clients must run; elsewhere they skip, with the reason, where a client's
+# tools are missing.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/environment.sh
@@ -22,7 +23,7 @@ need_tools() {
     done
 }
 need_tools "the Java client and a real RocketMQ" "javac mvn" default-jdk-headless maven
-if [ "${CI:-}" = true ]; then
+if [ "${CI:-}" = true ] || [ "${1:-}" = --long ]; then
     need_tools "the Node.js client" "node npm" nodejs npm
     PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     # Debian's cargo is older than the client's crates; cargo-web is the one that its browsers are built with.
@@ -30,6 +31,8 @@ if [ "${CI:-}" = true ]; then
     command -v cargo >/dev/null 2>&1 || need_tools "the Rust client" cargo cargo rustc gcc libc6-dev
     need_tools "the oldest Java client and of TLS" openssl openssl
     need_tools "HTTP/2 with h2spec and gRPC's own client" go golang-go
+fi
+if [ "${CI:-}" = true ]; then
     # The same examples in every run; elsewhere the models meet new ones each time.
     # Not POPGATE_…: that is for settings, and the gateway refuses those it does not know.
     export TEST_HYPOTHESIS="${TEST_HYPOTHESIS:-ci}"

@@ -17,6 +17,7 @@ import pytest
 from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import BrokerPlan, Missing, RocketMQ, pairs, replicas
 from tests.cluster.brokers import ACCOUNT, make
+from tests.support.needed import missing
 
 _SMALL = (
     "-Xms64m",
@@ -123,10 +124,8 @@ class Clusters:
             fcntl.flock(held, fcntl.LOCK_EX)
             try:
                 self._cluster = kind().start()
-            except Missing as missing:
-                if os.environ.get("CI") == "true":
-                    pytest.fail(str(missing))
-                pytest.skip(f"no RocketMQ: {missing}")
+            except Missing as rocketmq:
+                missing(rocketmq)
             self._stack.callback(self.stop)
             self._kind = kind
             if topics:

@@ -24,6 +24,7 @@ from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.classic.conftest import command_of
 from tests.cluster.brokers import QUEUES, make_at, wipe_write_permission
 from tests.cluster.load import PATIENT, until
+from tests.support.needed import missing
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -111,8 +112,8 @@ class Reader:
 def growing(gateway: GatewayProcess, topic: str, folder: Path) -> Iterator[Driver]:
     try:
         [*java, _] = command_of("4.9.4")
-    except Missing as missing:
-        pytest.skip(f"no classic client: {missing}")
+    except Missing as client:
+        missing(client)
     driver = Driver([*java, "popgate.classic.Growing", topic, topic], gateway.endpoint, folder)
     try:
         yield driver

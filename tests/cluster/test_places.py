@@ -25,6 +25,7 @@ from tests.classic import test_classic as judging
 from tests.classic.conftest import command_of
 from tests.cluster.brokers import make_at
 from tests.cluster.load import PATIENT, until
+from tests.support.needed import missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -172,8 +173,8 @@ async def test_java_clients_look_up_send_back_and_end_by_way_of_the_gateway(
 ) -> None:
     try:
         command = command_of(version)
-    except Missing as missing:
-        pytest.skip(f"no classic client: {missing}")
+    except Missing as client:
+        missing(client)
     mark = uuid.uuid4().hex[:8]
     scenarios = ("look_up", "send_back", "transaction")
     topics = {scenario: f"{scenario}-{mark}" for scenario in scenarios}

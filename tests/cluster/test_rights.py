@@ -201,14 +201,17 @@ _QUEUE = pb.MessageQueue(topic=pb.Resource(name=NAME), id=0, broker=pb.Broker(na
 
 
 def complaints(outcomes: Mapping[str, str], user: str, missing: tuple[str, ...]) -> list[str]:
-    """What differs from NEEDED: a refusal without a reason, none, or one that does not name the account."""
+    """What differs from NEEDED: a refusal without a reason, none, or one that does not name the account and
+    the resource, of which `missing` has the actions."""
+    resource = missing[0].removesuffix("*") if missing else ""
+    sentence = f"User:{user} has no permission to access {resource}"
     found = []
     for operation, needs in NEEDED.items():
         refusal = outcomes[operation]
         if not any(need[0] in missing and set(need[1:]) <= set(missing) for need in needs):
             if refusal:
                 found.append(f"{operation} was refused: {refusal}")
-        elif "NO_PERMISSION" not in refusal or f"User:{user} has no permission" not in refusal:
+        elif "NO_PERMISSION" not in refusal or sentence not in refusal:
             found.append(f"{operation} without {missing} returned {refusal!r}")
     return found
 

@@ -44,7 +44,7 @@ from popgate.model import (
 from popgate.wire.frames.codes import PortCode, RequestCode
 from popgate.wire.frames.remoting import Command, encode_command
 from popgate.wire.messages.properties import LITE_TOPIC, encode_properties
-from tests.fuzz.sites import SUCCEEDED, Site, Wrong, each_batch
+from tests.fuzz.sites import CHANGED, SUCCEEDED, Site, Wrong, each_batch
 from tests.fuzz.test_wire_fuzz import mutated
 from tests.support.memory_network import MemoryNetwork, MemoryTransport
 
@@ -405,6 +405,7 @@ async def ask(
     """One call. Raises Wrong for an answer that none may get."""
     name, now = name_of(code), site.clock.monotonic()
     told[name] += 1
+    told[f"{name} {CHANGED}"] += changed
     one = channel.ask(code, {}, data, now, _ANSWERED_WITHIN_S)
     try:
         answer = await one.future
@@ -432,6 +433,7 @@ async def tell(
     """A notice on a connection of its own, which is good for another question after it or is over."""
     name = name_of(code)
     told[name] += 1
+    told[f"{name} {CHANGED}"] += changed
     channel.tell(code, {}, data)
     one = channel.ask(PortCode.STATE, {}, b"", site.clock.monotonic(), _ANSWERED_WITHIN_S)
     try:

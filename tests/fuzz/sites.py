@@ -45,6 +45,8 @@ class Wrong(Exception):
 
 SUCCEEDED: Final = "SUCCEEDED"
 """Stands behind a target's name: how many of its inputs were changed, and did what they asked for."""
+CHANGED: Final = "CHANGED"
+"""Likewise: how many of its inputs were changed, of which some are sent as they are."""
 ENOUGH: Final = 1_000
 """Inputs of a target of which one at least has to succeed; of fewer none may, by chance."""
 
