@@ -16,7 +16,7 @@ apt_install() {
 }
 
 # find_python: print a Python of at least 3.11, that in PYTHON, or the distribution's own, or the first in PATH.
-# Distributions build theirs with optimizations by profile; one that somebody compiled often has none, and is half as fast.
+# Distributions build theirs with optimizations by profile; one that somebody compiled often has none, and is slower.
 find_python() {
     for candidate in "${PYTHON:-}" /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
         [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue

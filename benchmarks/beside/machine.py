@@ -66,7 +66,7 @@ def facts() -> Facts:
 
 
 def _build_of_python() -> str:
-    """One that was built without optimizations by profile takes up to twice as long for everything."""
+    """One that was built without optimizations by profile is slower at everything."""
     if sys.base_prefix == "/usr":
         return "of the distribution"
     options = str(sysconfig.get_config_var("CONFIG_ARGS"))

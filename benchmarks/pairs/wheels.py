@@ -103,5 +103,7 @@ def source_of(commit: str, folder: Path) -> Path:
     packed, source = folder / "source.tar", folder / "source"
     subprocess.run(["git", "archive", "-o", str(packed), commit], cwd=machine.ROOT, check=True)
     with tarfile.open(packed) as archive:
-        archive.extractall(source, filter="data")
+        # Python 3.11 has filters from 3.11.4 on, and warns from 3.12 on if there is none.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(source)
     return source
