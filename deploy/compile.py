@@ -46,11 +46,13 @@ ROOMS = {
     """,
     "popgate_native_remote": """
         brokers brokers/remote/access brokers/remote/cluster brokers/remote/consume
-        brokers/remote/produce brokers/remote/rpc brokers/remote/settle brokers/remote/transactions
+        brokers/remote/produce brokers/remote/read/origins.py brokers/remote/read/pull.py
+        brokers/remote/read/record_scan.py brokers/remote/rpc brokers/remote/settle
+        brokers/remote/transactions
     """,
     "popgate_native_processors": """
-        processors processors/clients processors/consume processors/deliveries processors/members
-        processors/policies processors/produce
+        processors processors/classic/queue_numbers.py processors/clients processors/consume
+        processors/deliveries processors/members processors/policies processors/produce
     """,
     "popgate_native_grpc": """
         protocols protocols/grpc protocols/grpc/codec protocols/grpc/http2 protocols/grpc/http2/frames
@@ -59,12 +61,13 @@ ROOMS = {
     """,
     "popgate_native_remoting": """
         protocols/remoting protocols/remoting/codec protocols/remoting/connections
-        protocols/remoting/consume protocols/remoting/produce
+        protocols/remoting/consume protocols/remoting/mapped/offsets.py protocols/remoting/mapped/seeks.py
+        protocols/remoting/produce protocols/remoting/virtual
     """,
 }
 """The libraries that are made, and the packages whose modules are in each, but for `__init__`.
 
-A module that is named by itself has a class that inherits from a compiled one, or is what a pop or an
+A module that is named by itself has a class that inherits from a compiled one, or is what a pop, a pull or an
 acknowledgement needs of a package whose other modules are not on the way of a message.
 """
 

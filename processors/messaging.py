@@ -238,16 +238,18 @@ class MessagingProcessor:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
             return await self._routing.settings(group, make=make)
 
-    async def send(
+    # Those of every message hand on a coroutine: one of their own would be run for nothing.
+
+    def send(
         self, context: Context, messages: Sequence[Message], *, system: bool = False
-    ) -> list[Sent | GatewayError]:
+    ) -> Coroutine[Any, Any, list[Sent | GatewayError]]:
         """Store messages of one topic; one result each, in order.
 
         `system`: the topic may belong to the system, as that of classic clients' traces does.
         Raises the first fault of the first bad message (protocol facts 2.2), and then nothing is
         stored; TopicNotFound, Forbidden, and what the broker raises.
         """
-        return await self._sender.send(context, messages, system=system)
+        return self._sender.send(context, messages, system=system)
 
     def takes_packed(self, count: int) -> bool:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""
@@ -258,11 +260,11 @@ class MessagingProcessor:
         """Whether a message may come with its block of properties, and without what it was made of."""
         return self._sender.takes_blocks
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
+    def send_packed(
+        self, context: Context, packed: PackedMessages
+    ) -> Coroutine[Any, Any, Sequence[Sent | GatewayError]]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
-        return await self._sender.send_packed(context, packed)
-
-    # A receive and an acknowledgement hand on a coroutine: one of their own would be run for nothing.
+        return self._sender.send_packed(context, packed)
 
     def receive(self, context: Context, request: Receive) -> Coroutine[Any, Any, list[StoredMessage]]:
         """Take messages; empty when none came in time, a margin before the request's deadline.
@@ -273,8 +275,8 @@ class MessagingProcessor:
         """
         return self._receiver.receive(context, request)
 
-    async def pull(self, context: Context, request: Pull) -> Pulled:
-        return await self._puller.pull(context, request)
+    def pull(self, context: Context, request: Pull) -> Coroutine[Any, Any, Pulled]:
+        return self._puller.pull(context, request)
 
     def ack(
         self,

@@ -72,7 +72,7 @@ class LastSettled:
     at_ms: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Pull:
     """A request to read by offset, without taking.
 
@@ -83,12 +83,37 @@ class Pull:
     broker: str
     queue_id: int
     offset: int
-    group: str | None = None
-    filter_kind: FilterKind = FilterKind.TAG
-    filter_expression: str = "*"
-    max_messages: int = 32
-    max_bytes: int = 4 * 1024 * 1024
-    wait_s: float | None = None
+    group: str | None
+    filter_kind: FilterKind
+    filter_expression: str
+    max_messages: int
+    max_bytes: int
+    wait_s: float | None
+
+    # Written out, because mypyc does not compile what a dataclass makes.
+    def __init__(
+        self,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        group: str | None = None,
+        filter_kind: FilterKind = FilterKind.TAG,
+        filter_expression: str = "*",
+        max_messages: int = 32,
+        max_bytes: int = 4 * 1024 * 1024,
+        wait_s: float | None = None,
+    ) -> None:
+        self.topic = topic
+        self.broker = broker
+        self.queue_id = queue_id
+        self.offset = offset
+        self.group = group
+        self.filter_kind = filter_kind
+        self.filter_expression = filter_expression
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.wait_s = wait_s
 
 
 @dataclass(slots=True, frozen=True)

@@ -164,13 +164,17 @@ class RemoteBroker(Broker):
 
     # -- Store --------------------------------------------------------------------------------
 
-    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
-        return await self._sender.send(context, messages)
-
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
-        return await self._sender.send_packed(context, packed)
-
     # Those of every message hand on a coroutine: one of their own would be run for nothing.
+
+    def send(
+        self, context: Context, messages: Sequence[Message]
+    ) -> Coroutine[Any, Any, list[Sent | GatewayError]]:
+        return self._sender.send(context, messages)
+
+    def send_packed(
+        self, context: Context, packed: PackedMessages
+    ) -> Coroutine[Any, Any, list[Sent | GatewayError]]:
+        return self._sender.send_packed(context, packed)
 
     def pop(self, context: Context, request: Pop) -> Coroutine[Any, Any, list[StoredMessage]]:
         return self.popper.pop(context, request)
@@ -208,7 +212,7 @@ class RemoteBroker(Broker):
 
     # -- Offsets ------------------------------------------------------------------------------
 
-    async def pull(
+    def pull(
         self,
         context: Context,
         topic: str,
@@ -220,8 +224,8 @@ class RemoteBroker(Broker):
         max_bytes: int,
         passing: Filter,
         wait_until: float | None,
-    ) -> Pulled:
-        return await self._puller.pull(
+    ) -> Coroutine[Any, Any, Pulled]:
+        return self._puller.pull(
             context,
             topic,
             broker,

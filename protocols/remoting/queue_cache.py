@@ -28,15 +28,20 @@ class Places:
 
     async def of(self, context: Context, topic: str) -> Sequence[Queue]:
         """The queues of a topic that is there. Raises TopicNotFound."""
+        known = self.kept(topic)
+        if known is not None:
+            return known
         now = self._clock.monotonic()
-        known = self._known.get(topic)
-        if known is not None and now < known[0]:
-            return known[1]
         queues = await self._processor.metadata.queues(context, topic)
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[topic] = now + _FRESH_S, queues
         return queues
+
+    def kept(self, topic: str) -> Sequence[Queue] | None:
+        """What `of` returns, if it need not ask."""
+        known = self._known.get(topic)
+        return known[1] if known is not None and self._clock.monotonic() < known[0] else None
 
     async def queue_in(self, request: Request) -> tuple[str, str, int]:
         """Topic, broker and queue of a request that names one. Raises TopicNotFound, Refused, BadRequest."""

@@ -61,17 +61,25 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Request:
     """A command that came. `context.client_id` is what the connection's last heartbeat named."""
 
     command: Command
     context: Context
     peer: Peer
-    unwritten: Callable[[], None] | None = None
+    unwritten: Callable[[], None] | None
     """Called when the answer never went out: the connection ended first, or it fits into no frame."""
-    told: Callable[[Sequence[StoredMessage]], Sequence[StoredMessage]] | None = None
+    told: Callable[[Sequence[StoredMessage]], Sequence[StoredMessage]] | None
     """How its client is told messages, where that is not as the broker has them."""
+
+    # Written out, because mypyc does not compile what a dataclass makes: there is one for every frame.
+    def __init__(self, command: Command, context: Context, peer: Peer) -> None:
+        self.command = command
+        self.context = context
+        self.peer = peer
+        self.unwritten = None
+        self.told = None
 
     def as_told(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Messages as its client is to see their queues and places."""

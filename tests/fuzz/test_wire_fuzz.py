@@ -265,6 +265,7 @@ TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("batch", BATCH, read_batch),
     ("records_passed_on", passed_on.RECORDS, passed_on.read_scanned),
     ("batch_forwarded", passed_on.BATCH, passed_on.read_forwarded),
+    ("message_forwarded", passed_on.BLOCK, passed_on.read_single),
     ("properties", BLOCK, read_block),
     ("gzip", compress_gzip(BODY), unpack),
     ("zlib", compress_zlib(BODY), unpack),

@@ -20,7 +20,7 @@ from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable
-from popgate.wire.bodies.routes import MOST_QUEUES
+from popgate.wire.bodies.routes import MOST_QUEUES, TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax.parts import number
@@ -35,6 +35,7 @@ _NOT_TOLD = (
 )
 _READ_TRIES = 3
 _LEAST_TIME_S = 0.05
+_MOST_PLACES = 16_384
 
 
 class ClusterAccess:
@@ -52,6 +53,8 @@ class ClusterAccess:
             NameServers(self.connections, settings, clock), self.connections, settings, clock
         )
         self.client = BrokerClient(self.connections, self.routes, settings, clock)
+        self._places: dict[tuple[str, str, int], tuple[TopicRoute, Place]] = {}
+        """Of queues that were read from lately, and the route that says so."""
 
     def __repr__(self) -> str:
         return f"{self.routes!r} {self.connections!r}"
@@ -69,11 +72,22 @@ class ClusterAccess:
 
     async def place(self, topic: str, broker: str, queue_id: int) -> Place:
         """Raises TopicNotFound, BadRequest (no such queue, also when it is asked anew), BrokerUnavailable."""
-        route = await self.routes.of(topic)
+        route = self.routes.kept(topic)
+        if route is None:
+            route = await self.routes.of(topic)
+        key = topic, broker, queue_id
+        known = self._places.get(key)
+        if known is not None and known[0] is route:
+            return known[1]
         try:
-            return place_of(topic, route, broker, queue_id)
+            place = place_of(topic, route, broker, queue_id)
         except BadRequest:
             pass
+        else:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            self._places[key] = route, place
+            return place
         return place_of(topic, await self.routes.now(topic), broker, queue_id)
 
     async def ask_queue(

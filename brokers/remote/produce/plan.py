@@ -68,7 +68,9 @@ class SendPlanner:
 
     async def places_of(self, topic: str, *, anew: bool = False) -> Places:
         """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
-        route = await (self._routes.now(topic) if anew else self._routes.of(topic))
+        route = None if anew else self._routes.kept(topic)
+        if route is None:
+            route = await (self._routes.now(topic) if anew else self._routes.of(topic))
         places = self._places.get(topic)
         if places is None or places.route is not route:
             if len(self._places) >= _MOST_TOPICS:

@@ -11,14 +11,21 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
-from brokers.batches import Batch, ForwardsBatches, StoredBatch
+from brokers.batches import Batch, ForwardsBatches, Single, StoredBatch
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.produce.batches import in_batches, may_batch
 from brokers.remote.produce.broker_latency import BrokerLatency
-from brokers.remote.produce.plan import SendPlanner, Unit, writable_queue
+from brokers.remote.produce.plan import Places, SendPlanner, Unit, writable_queue
 from brokers.remote.produce.queue_selector import QueueSelector, Target, led_now
 from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Part, SendBatcher, may_lie_anywhere
-from brokers.remote.produce.send_request import BatchLoad, Load, MessagesLoad, PackedLoad, complete
+from brokers.remote.produce.send_request import (
+    BatchLoad,
+    Load,
+    MessagesLoad,
+    PackedLoad,
+    SingleLoad,
+    complete,
+)
 from brokers.remote.transactions.ids import (
     make_transaction_id,
     sent_half,
@@ -103,10 +110,17 @@ class Sender(ForwardsBatches):
     async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
         places = await self._planner.places_of(batch.topic)
         unit = Unit(writable_queue(batch.topic, places, batch.broker, batch.queue_id))
-        (stored,) = await self._send_load(BatchLoad(batch), unit, self._until(context))
-        names = tuple(stored.message_id.split(","))
-        ids = names if len(names) == batch.count else ()
+        (stored,) = await self._send_load(BatchLoad(batch), unit, self._until(context), places)
+        ids = stored.message_id
+        if ids.count(",") != batch.count - 1:
+            ids = ""
         return StoredBatch(stored.broker, stored.queue_id, stored.offset, ids)
+
+    async def forward_message(self, context: Context, message: Single) -> Sent:
+        places = await self._planner.places_of(message.topic)
+        unit = Unit(writable_queue(message.topic, places, message.broker, message.queue_id))
+        (stored,) = await self._send_load(SingleLoad(message), unit, self._until(context), places)
+        return stored
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -206,32 +220,33 @@ class Sender(ForwardsBatches):
                 results[unit.at[at]] = outcome
                 at += 1
 
-    async def _send_load(self, load: Load, unit: Unit, until: float) -> list[Sent]:
+    async def _send_load(
+        self, load: Load, unit: Unit, until: float, places: Places | None = None
+    ) -> list[Sent]:
         """One request, at one broker after the other while that is safe. Raises the last failure."""
         clock = self._clock
         now = clock.monotonic()
-        first = load.first
-        topic = first.topic
+        first, topic = load.first, load.topic
         without: set[str] = set()
         failure: GatewayError | None = None
         moved = False
         rest = _BUSY_REST_S
-        places = await self._planner.places_of(topic)
+        # As they are before the first try: a new route may say otherwise after it.
+        if places is None:
+            places = await self._planner.places_of(topic)
         while True:
             if now >= until:
                 raise failure or BrokerTimeout(f"the time to send to {topic} is over")
-            target = (
-                unit.pinned
-                or unit.chosen
-                or self._queue_selector.pick(
+            target = unit.pinned or unit.chosen
+            if target is None:
+                target = self._queue_selector.pick(
                     places.queues,
                     places.zones,
                     now,
-                    message_group=first.message_group,
-                    priority=first.priority,
+                    message_group=first.message_group if first is not None else "",
+                    priority=first.priority if first is not None else None,
                     without=without,
                 )
-            )
             if target is not None and target.broker not in without:
                 try:
                     stored = await self._ask_to_store(load, target, until - now)
@@ -270,9 +285,9 @@ class Sender(ForwardsBatches):
         """Raises _NotDone when another broker may be asked, GatewayError for all else."""
         clock = self._clock
         broker, first = target.broker, load.first
-        half = first.type is MessageType.TRANSACTION
+        half = first if first is not None and first.type is MessageType.TRANSACTION else None
         # A broker refuses late commits, and counts from here: no client's clock decides that.
-        born_ms = clock.now_ms() if half else first.born_ms or clock.now_ms()
+        born_ms = clock.now_ms() if half is not None else load.born_ms or clock.now_ms()
         code, fields, body = load.request(target.queue_id, born_ms)
         asked = clock.monotonic()
         try:
@@ -293,12 +308,12 @@ class Sender(ForwardsBatches):
         now = clock.monotonic()
         self.latency.answered(broker, now - asked, now)
         if answer.code != ResponseCode.SUCCESS:
-            raise self._refusal(answer, broker, first, now)
+            raise self._refusal(answer, broker, load, now)
         try:
             stored = load.stored(broker, answer.fields)
-            if half:
+            if half is not None:
                 place = sent_half(
-                    first,
+                    half,
                     broker=broker,
                     offset_message_id=answer.fields.get("msgId", ""),
                     queue_offset=stored[0].offset,
@@ -308,13 +323,13 @@ class Sender(ForwardsBatches):
                 stored[0].transaction_id = make_transaction_id(self._settings.transaction_keys[0], place)
         except PeerWireError as error:
             raise BrokerTimeout(
-                f"broker {broker} stored something for {first.topic} and said: {error}"
+                f"broker {broker} stored something for {load.topic} and said: {error}"
             ) from error
         return stored
 
-    def _refusal(self, answer: Command, broker: str, message: Message, now: float) -> Exception:
+    def _refusal(self, answer: Command, broker: str, load: Load, now: float) -> Exception:
         """What an answer that is no success means for a send."""
-        topic = message.topic
+        topic = load.topic
         error = error_of(answer, broker=broker, topic=topic)
         if answer.code in _MOVED:
             self._routes.forget(topic)
@@ -329,7 +344,8 @@ class Sender(ForwardsBatches):
             return BadRequest(error.sentence, Fault.BODY_TOO_LARGE)
         longest = _LONGEST_DELAY.search(answer.remark)
         if answer.code == ResponseCode.MESSAGE_ILLEGAL and longest is not None:
-            return DelayTooLong(message.deliver_at_ms - self._clock.now_ms(), int(longest[1]))
+            due_ms = load.first.deliver_at_ms if load.first is not None else 0
+            return DelayTooLong(due_ms - self._clock.now_ms(), int(longest[1]))
         return error
 
 

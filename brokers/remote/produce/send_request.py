@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from brokers.batches import Batch
+from brokers.batches import Batch, Single
 from brokers.remote.produce.batches import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
 from popgate.ids.message_id import decode_offset_message_id, make_message_id
@@ -115,7 +115,12 @@ def send_request(
             " transactional nor a retry",
             Fault.BODY_EMPTY,
         )
-    fields = _fields(first, queue_id, born_ms, many=many)
+    sys_flag = first.sys_flag
+    if first.type is MessageType.TRANSACTION:
+        sys_flag |= TRANSACTION_PREPARED
+    # Those of a batch are put behind those of each message, and up to 5.3.3 win over them.
+    block = b"" if many else first.properties
+    fields = _fields(topic, queue_id, first.producer_group, sys_flag, born_ms, first.flag, block, many=many)
     if topic.startswith(RETRY_PREFIX):
         fields["j"] = _number_in(first.properties, _RECONSUME_TIME) or str(max(first.attempt, 0))
         most = _number_in(first.properties, _MAX_RECONSUME_TIMES)
@@ -132,21 +137,27 @@ def send_request(
     return RequestCode.SEND_BATCH_MESSAGE, fields, body
 
 
-def _fields(first: Message, queue_id: int, born_ms: int, *, many: bool) -> dict[str, str]:
-    topic, sys_flag = first.topic, first.sys_flag
-    if first.type is MessageType.TRANSACTION:
-        sys_flag |= TRANSACTION_PREPARED
+def _fields(
+    topic: str,
+    queue_id: int,
+    producer_group: str,
+    sys_flag: int,
+    born_ms: int,
+    flag: int = 0,
+    properties: bytes = b"",
+    *,
+    many: bool,
+) -> dict[str, str]:
     return {
-        "a": first.producer_group or topic,
+        "a": producer_group or topic,
         "b": topic,
         "c": topic,
         "d": "4",
         "e": str(queue_id),
         "f": str(sys_flag),
         "g": str(born_ms),
-        "h": str(signed(first.flag)),
-        # Those of a batch are put behind those of each message, and up to 5.3.3 win over them.
-        "i": "" if many else first.properties.decode("utf-8", "replace"),
+        "h": str(signed(flag)),
+        "i": properties.decode("utf-8", "replace"),
         "j": "0",
         "k": "false",
         "m": "true" if many else "false",
@@ -154,14 +165,21 @@ def _fields(first: Message, queue_id: int, born_ms: int, *, many: bool) -> dict[
 
 
 class Load(ABC):
-    """What one request stores: messages of one topic, for one queue."""
+    """What one request stores: messages of one topic, for one queue.
 
-    __slots__ = ("first", "message_ids")
+    `born_ms`: when it was born, as it is told once for all; 0: now. `first`: one of the messages, which in
+    what decides their way are alike; None: nothing does.
+    """
 
-    def __init__(self, first: Message, message_ids: Sequence[str]) -> None:
-        self.first = first
-        """One of them: in what decides their way they are alike."""
+    __slots__ = ("born_ms", "first", "message_ids", "topic")
+
+    def __init__(
+        self, topic: str, message_ids: Sequence[str], born_ms: int, first: Message | None = None
+    ) -> None:
+        self.topic = topic
         self.message_ids = message_ids
+        self.born_ms = born_ms
+        self.first = first
 
     @abstractmethod
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
@@ -176,7 +194,8 @@ class MessagesLoad(Load):
     __slots__ = ("messages",)
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        super().__init__(messages[0], [message.message_id for message in messages])
+        first = messages[0]
+        super().__init__(first.topic, [message.message_id for message in messages], first.born_ms, first)
         self.messages = messages
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
@@ -193,22 +212,18 @@ class PackedLoad(Load):
     __slots__ = ("packed",)
 
     def __init__(self, packed: Sequence[PackedMessages]) -> None:
-        first = packed[0]
+        first, alone = packed[0], len(packed) == 1
         super().__init__(
-            Message(
-                first.topic,
-                b"",
-                # It is told once for all: what one caller says of his is not said of those of others.
-                born_ms=first.first_born_ms if len(packed) == 1 else 0,
-                sys_flag=first.sys_flag,
-                producer_group=first.producer_group,
-            ),
-            first.message_ids if len(packed) == 1 else [name for each in packed for name in each.message_ids],
+            first.topic,
+            first.message_ids if alone else [name for each in packed for name in each.message_ids],
+            # It is told once for all: what one caller says of his is not said of those of others.
+            first.first_born_ms if alone else 0,
         )
         self.packed = packed
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
-        fields = _fields(self.first, queue_id, born_ms, many=True)
+        first = self.packed[0]
+        fields = _fields(self.topic, queue_id, first.producer_group, first.sys_flag, born_ms, many=True)
         return RequestCode.SEND_BATCH_MESSAGE, fields, b"".join([each.data for each in self.packed])
 
 
@@ -218,23 +233,44 @@ class BatchLoad(Load):
     __slots__ = ("batch",)
 
     def __init__(self, batch: Batch) -> None:
-        first = Message(
-            batch.topic,
-            b"",
-            born_ms=batch.born_ms,
-            sys_flag=batch.sys_flag,
-            producer_group=batch.producer_group,
-        )
-        super().__init__(first, ())
+        super().__init__(batch.topic, (), batch.born_ms)
         self.batch = batch
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
-        fields = _fields(self.first, queue_id, born_ms, many=True)
-        return RequestCode.SEND_BATCH_MESSAGE, fields, self.batch.data
+        batch = self.batch
+        fields = _fields(batch.topic, queue_id, batch.producer_group, batch.sys_flag, born_ms, many=True)
+        return RequestCode.SEND_BATCH_MESSAGE, fields, batch.data
 
     def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
         """One entry for all of them, whose id is the ids that the broker reports."""
         return sent([fields.get("msgId", "")], broker, fields)
+
+
+class SingleLoad(Load):
+    """A producer's own message: the request is that of `send_request`."""
+
+    __slots__ = ("single",)
+
+    def __init__(self, single: Single) -> None:
+        super().__init__(single.topic, (single.message_id,), single.born_ms)
+        self.single = single
+
+    def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
+        single = self.single
+        fields = _fields(
+            single.topic,
+            queue_id,
+            single.producer_group,
+            single.sys_flag,
+            born_ms,
+            single.flag,
+            single.properties,
+            many=False,
+        )
+        return RequestCode.SEND_MESSAGE_V2, fields, single.body
+
+    def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
+        return sent(self.message_ids, broker, fields, placed=True)
 
 
 def sent(

@@ -7,7 +7,7 @@ body. Answers carry the `opaque` of their request and come in any order. Source:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import Struct
 
 from popgate.errors import LocalWireError, PeerWireError
@@ -41,19 +41,45 @@ def names_brokers(version: int) -> bool:
     return V4_9_5 <= version < V5_0_0 or version >= V5_1_0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Command:
-    """A request or an answer. `code` of a request is a RequestCode, of an answer a ResponseCode."""
+    """A request or an answer. `code` of a request is a RequestCode, of an answer a ResponseCode.
+
+    `fields` None: an empty dict of its own.
+    """
 
     code: int
-    opaque: int = 0
-    flag: int = 0
-    fields: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    remark: str = ""
-    language: str = "PYTHON"
-    version: int = VERSION
-    serialization: Serialization = Serialization.JSON
+    opaque: int
+    flag: int
+    fields: dict[str, str]
+    body: bytes
+    remark: str
+    language: str
+    version: int
+    serialization: Serialization
+
+    # Written out, because mypyc does not compile what a dataclass makes: a request has at least four.
+    def __init__(
+        self,
+        code: int,
+        opaque: int = 0,
+        flag: int = 0,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        remark: str = "",
+        language: str = "PYTHON",
+        version: int = VERSION,
+        serialization: Serialization = Serialization.JSON,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.fields = {} if fields is None else fields
+        self.body = body
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self.serialization = serialization
 
     @property
     def is_response(self) -> bool:

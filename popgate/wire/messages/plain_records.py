@@ -20,7 +20,7 @@ from popgate.wire.messages.records import (
     SMALLEST_RECORD,
 )
 
-_unpack_head: Final = Struct(">II12xq8xi44xI").unpack_from
+unpack_head: Final = Struct(">II12xq8xi44xI").unpack_from
 """Size, magic, offset, sys flag, and the length of the body."""
 
 
@@ -32,7 +32,7 @@ def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None
     end = len(data)
     if end - start < SMALLEST_RECORD:
         return None
-    size, magic, offset, sys_flag, body_length = _unpack_head(data, start)
+    size, magic, offset, sys_flag, body_length = unpack_head(data, start)
     stop = start + size
     topic_at = start + BODY_AT + body_length
     if stop > end or topic_at + 3 > stop or sys_flag & HOSTS_V6:
@@ -88,7 +88,7 @@ def plain_run(
         size = len(record)
         if size < SMALLEST_RECORD:
             return None
-        told_size, magic, at, sys_flag, body_length = _unpack_head(record)
+        told_size, magic, at, sys_flag, body_length = unpack_head(record)
         length = size - around - body_length
         if length != length_behind and 0 <= length <= LONGEST_BLOCK:
             length_behind, behind = length, named + length.to_bytes(2, "big")

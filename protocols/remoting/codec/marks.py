@@ -78,7 +78,7 @@ def offset_in(place: int) -> int:
     return place & _OFFSET if place >= 0 else place
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Origin:
     """The place of messages as clients see it: at `host` ("host:port"), this door, for every broker.
 
@@ -87,7 +87,12 @@ class Origin:
     """
 
     host: str
-    marks: Marks | None = None
+    marks: Marks | None
+
+    # Written out, because mypyc does not compile what a dataclass makes: most answers need one.
+    def __init__(self, host: str, marks: Marks | None = None) -> None:
+        self.host = host
+        self.marks = marks
 
     def place(self, broker: str, offset: int) -> int:
         """A place in a broker's log."""

@@ -1,4 +1,4 @@
-"""Prepares a classic producer's batch for its broker in one piece: to forward it, or to store it packed.
+"""Prepares what a classic producer sends for its broker, as it is: to forward it, or to store it packed.
 
 Its messages are not decoded: only their lengths are read, and their properties are searched for names that
 route or delay a message. Sources: protocol facts 3.6, 5.7 and 7.8.
@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch
+from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch, Single
 from popgate.messages.packed_messages import PackedMessages
-from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
+from popgate.wire.messages.properties import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    LONGEST_BLOCK,
+    LONGEST_IN_BATCH,
+    WAIT,
+    find_property,
+)
 from processors.limits import Limits
 from protocols.remoting.codec.messages import Head, shared_properties
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _HEAD: Final = Struct(">I8xiI")
 """The size of a message with all its parts, its flag, and the length of its body."""
@@ -24,6 +34,8 @@ _pack_length = Struct(">H").pack
 _HEAD_SIZE: Final = _HEAD.size
 _SMALLEST: Final = _HEAD_SIZE + 2
 _WAIT = WAIT.encode()
+_END: Final = 2
+"""The byte that ends a property."""
 
 
 class _Places(NamedTuple):
@@ -34,6 +46,8 @@ class _Places(NamedTuple):
     flags: list[int]
     blocks: list[bytes]
     """Their properties; a message ends where its block does."""
+    together: bytes
+    """All blocks, each with an end behind it."""
 
 
 class PackedBatch(NamedTuple):
@@ -54,27 +68,28 @@ def pack_batch(
     if not head.broker or head.once:
         return None
     born_ms = head.born_ms or now_ms
-    host = f"{BORN_HOST}\x01{born_host}\x02" if born_host else ""
-    birth = f"{host}{BORN_TIMESTAMP}\x01{born_ms}\x02".encode()
-    places = _places(head, body, limits, LONGEST_IN_BATCH - len(birth) - 1)
+    birth = _birth(born_host, born_ms)
+    ended_birth = b"\x02" + birth
+    places = _places(head, body, limits, LONGEST_IN_BATCH - len(ended_birth))
     if places is None:
         return None
     first_message_id = _only(places.blocks[0], b"UNIQ_KEY\x01")
+    if b"UNIQ_KEY\x01\x02" in places.together:
+        return None
     parts: list[bytes] = []
     body_bytes = 0
+    last_size, last_length = -1, -1
+    size_bytes = length_bytes = b""
     for start, body_end, block in zip(places.starts, places.body_ends, places.blocks, strict=True):
-        if not _has_id(block):
+        if not (block.startswith(b"UNIQ_KEY\x01") or b"\x02UNIQ_KEY\x01" in block):
             return None
-        added = birth if block[-1] == 2 else b"\x02" + birth
-        length = len(block) + len(added)
-        parts += (
-            _pack_size(body_end - start + 2 + length),
-            body[start + 4 : body_end],
-            _pack_length(length),
-            block,
-            added,
-        )
-        body_bytes += body_end - start
+        added = birth if block[-1] == _END else ended_birth
+        size, length = body_end - start, len(block) + len(added)
+        if size != last_size or length != last_length:
+            last_size, last_length = size, length
+            size_bytes, length_bytes = _pack_size(size + 2 + length), _pack_length(length)
+        parts += (size_bytes, body[start + 4 : body_end], length_bytes, block, added)
+        body_bytes += size
     data = b"".join(parts)
     count = len(places.blocks)
     if not first_message_id or len(data) > MOST_BYTES:
@@ -91,6 +106,44 @@ def pack_batch(
         born_ms,
     )
     return PackedBatch(batch, first_message_id.decode("utf-8", "replace"))
+
+
+def plain_message(
+    head: Head, body: bytes, *, topic: str, born_host: str, now_ms: int, limits: Limits
+) -> Single | None:
+    """The one message of a send; None: it has to be checked as `message_in` does it.
+
+    That is so as for a message of a batch, and for one without a body.
+    """
+    block, size = head.properties, len(body)
+    if not head.broker or head.once or head.queue_id < 0 or head.reconsumed or not size:
+        return None
+    born_ms = head.born_ms or now_ms
+    birth = _birth(born_host, born_ms)
+    length, most_properties = len(block), limits.max_properties
+    if (
+        length > limits.max_properties_bytes
+        or length + len(birth) >= LONGEST_BLOCK
+        or size > limits.max_body_bytes > 0
+        # One that is shorter than that has no more.
+        or (length > most_properties and block.count(b"\x01") > most_properties)
+    ):
+        return None
+    message_id = _only(block, b"UNIQ_KEY\x01")
+    if not message_id or not _has_no_special(block, 1):
+        return None
+    return Single(
+        topic,
+        head.broker,
+        head.queue_id,
+        body,
+        message_id.decode("utf-8", "replace"),
+        block + birth if block[-1] == _END else block + b"\x02" + birth,
+        head.sys_flag,
+        head.flag,
+        head.group,
+        born_ms,
+    )
 
 
 def pack_messages(
@@ -133,46 +186,67 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
     if head.queue_id < 0 or head.reconsumed or shared_properties(head):
         return None
     longest = min(limits.max_properties_bytes, longest)
-    most_body, most_properties = limits.max_body_bytes or len(body), limits.max_properties
-    least_body = 1 if limits.refuse_empty_bodies else 0
+    most_body, least_body = limits.max_body_bytes or len(body), 1 if limits.refuse_empty_bodies else 0
+    at: i64 = 0
+    end: i64 = len(body)
+    size: i64 = 0
+    body_length: i64 = 0
+    flag, most_length = 0, 0
+    # Messages of one producer are mostly alike: what tells their lengths is read of one, and compared for
+    # those that follow.
+    head_bytes = length_bytes = b""
     starts: list[int] = []
     body_ends: list[int] = []
     flags: list[int] = []
     blocks: list[bytes] = []
-    at, end = 0, len(body)
     for _ in range(min(limits.max_messages_per_send, MOST_MESSAGES)):
         if at == end:
             break
         if end - at < _SMALLEST:
             return None
-        size, flag, body_length = _unpack_head(body, at)
-        stop, body_end = at + size, at + _HEAD_SIZE + body_length
-        block = body[body_end + 2 : stop]
-        length = len(block)
-        if (
-            stop > end
-            or body_end + 2 + length != stop
-            or not least_body <= body_length <= most_body
-            or body[body_end] << 8 | body[body_end + 1] != length
-            or length > longest
-            # One that is shorter than that has no more.
-            or (length > most_properties and block.count(b"\x01") > most_properties)
-        ):
+        if not (head_bytes and body.startswith(head_bytes, at)):
+            head_bytes = body[at : at + _HEAD_SIZE]
+            size, flag, body_length = _unpack_head(body, at)
+            length: i64 = size - body_length - _SMALLEST
+            if not 0 <= length <= longest or not least_body <= body_length <= most_body:
+                return None
+            length_bytes = _pack_length(length)
+            most_length = max(most_length, length)
+        stop: i64 = at + size
+        body_end: i64 = at + _HEAD_SIZE + body_length
+        if stop > end or not body.startswith(length_bytes, body_end):
             return None
         starts.append(at)
         body_ends.append(body_end)
         flags.append(flag)
-        blocks.append(block)
+        blocks.append(body[body_end + 2 : stop])
         at = stop
     if at < end or not blocks:
         return None
-    # What is nowhere in all of them is in none.
-    together = b"\x02".join(blocks)
+    # What is nowhere in all of them is in none, and who has fewer bytes than that has no more.
+    together = b"\x02".join(blocks) + b"\x02"
+    most = limits.max_properties
+    if (
+        most_length > most
+        and together.count(b"\x01") > most
+        and any(_count(block) > most for block in blocks)
+    ):
+        return None
     if not _has_no_special(together, len(blocks)) and any(map(_may_be_special, blocks)):
         return None
     if b"WAIT\x01" in together and any(map(_waits_not, blocks)):
         return None
-    return _Places(starts, body_ends, flags, blocks)
+    return _Places(starts, body_ends, flags, blocks, together)
+
+
+def _count(block: bytes) -> int:
+    return block.count(b"\x01")
+
+
+def _birth(born_host: str, born_ms: int) -> bytes:
+    """The properties that say when and where a message was born."""
+    host = f"{BORN_HOST}\x01{born_host}\x02" if born_host else ""
+    return f"{host}{BORN_TIMESTAMP}\x01{born_ms}\x02".encode()
 
 
 def _values(blocks: Sequence[bytes], name: bytes) -> list[bytes] | None:
@@ -216,14 +290,6 @@ def _only(block: bytes, name: bytes) -> bytes | None:
         return None
     end = block.find(b"\x02", begin)
     return block[begin:end] if end >= 0 else block[begin:]
-
-
-def _has_id(block: bytes) -> bool:
-    return (
-        (block.startswith(b"UNIQ_KEY\x01") or b"\x02UNIQ_KEY\x01" in block)
-        and b"UNIQ_KEY\x01\x02" not in block
-        and not block.endswith(b"UNIQ_KEY\x01")
-    )
 
 
 def _has_no_special(blocks: bytes, count: int) -> bool:

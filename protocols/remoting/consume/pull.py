@@ -81,16 +81,19 @@ class PullHandler:
         group, topic = text(fields, "consumerGroup"), text(fields, "topic")
         queue_id, offset = number(fields, "queueId"), long_number(fields, "queueOffset")
         flags = number(fields, "sysFlag", 0)
-        queues = await self._places.of(context, topic)
+        queues = self._places.kept(topic)
+        if queues is None:
+            queues = await self._places.of(context, topic)
         broker = broker_of(request, queues)
-        if not flags & SUBSCRIPTION and self._mapped.is_early(request, group, offset):
+        may_map = self._mapped.may_map(group)
+        if may_map and not flags & SUBSCRIPTION and self._mapped.is_early(request, group, offset):
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist: no heartbeat named group {shown(group)} here yet",
             )
         kind, expression = self._filter(request, group, topic, flags)
-        mapped = self._mapped.serves(request, group, (topic, broker, queue_id), offset)
-        if not mapped and self._mapped.is_undecided(request, group, offset):
+        mapped = may_map and self._mapped.serves(request, group, (topic, broker, queue_id), offset)
+        if may_map and not mapped and self._mapped.is_undecided(request, group, offset):
             mapped = await self._mapped.judges(request, group)
         key = QueueKey(group, topic, broker, queue_id)
         if flags & COMMIT and not mapped:
@@ -120,7 +123,7 @@ class PullHandler:
             reset = await self._redirect(request, key, offset)
             if reset is not None:
                 return await self._moved(request, asked, reset)
-        if not await self._mapped.begins(request, asked):
+        if may_map and not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         nearest = None
         try:

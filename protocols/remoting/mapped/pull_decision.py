@@ -50,6 +50,10 @@ class PullDecision:
         self.on_reset_elsewhere: Callable[[Context, Peer, QueueKey, int], None] = _nobody_tells
         """Who tells a member where it is to go on."""
 
+    def may_map(self, group: str) -> bool:
+        """Whether the settings name the group: of all others no pull is mapped, nor has a beginning."""
+        return self._groups.may_map(group)
+
     def maps(self, peer: Peer, group: str) -> bool:
         """Whether pulls of this group by this connection are mapped."""
         return self._groups.is_mapped(group) and self.members(peer, group)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NoReturn, TypeVar
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
@@ -37,7 +36,7 @@ from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.messages import LONG, SHORT, Head, items_in, message_in
-from protocols.remoting.codec.producer_batch import pack_batch, pack_messages
+from protocols.remoting.codec.producer_batch import pack_batch, pack_messages, plain_message
 from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 
@@ -52,6 +51,8 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{32}(?:[0-9a-fA-F]{24})?")
 """An offset message id, of a broker at an address of IPv4 or IPv6."""
 _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
+_ID_WIDTH: Final = 33
+"""Of an id with an address of IPv4, and the comma before it."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
 
@@ -79,16 +80,18 @@ class SendHandler:
     def drain(self) -> None:
         """Nothing waits here."""
 
-    async def send(self, request: Request) -> Command:
-        return await self._send(request, Head.read(request.fields, LONG))
+    # They hand on a coroutine: one of their own would be run for nothing.
 
-    async def send_short(self, request: Request) -> Command:
-        return await self._send(request, Head.read(request.fields, SHORT))
+    def send(self, request: Request) -> Coroutine[Any, Any, Command]:
+        return self._send(request, Head.read(request.fields, LONG))
 
-    async def send_batch(self, request: Request) -> Command:
+    def send_short(self, request: Request) -> Coroutine[Any, Any, Command]:
+        return self._send(request, Head.read(request.fields, SHORT))
+
+    def send_batch(self, request: Request) -> Coroutine[Any, Any, Command]:
         head = Head.read(request.fields, SHORT)
         head.batch = True
-        return await self._send(request, head)
+        return self._send(request, head)
 
     async def recall(self, request: Request) -> Command:
         fields = request.fields
@@ -129,6 +132,10 @@ class SendHandler:
                 return answer
             items = items_in(head, request.command.body)
         else:
+            if not again:
+                answer = await self._passed_on(request, head, topic)
+                if answer is not None:
+                    return answer
             items = [BatchItem(head.flag, request.command.body, head.properties)]
         now_ms, limits = self._clock.now_ms(), self._processor.limits
         messages = [
@@ -144,6 +151,21 @@ class SendHandler:
         stored = await self._store(context, topic, messages)
         return request.answer(_answer_to(messages[0].message_id, stored, origin))
 
+    async def _passed_on(self, request: Request, head: Head, topic: str) -> Command | None:
+        """The answer to a message of the usual kind that goes to its broker as it is; None: it does not."""
+        processor, context = self._processor, request.context
+        if not processor.batches.supported or is_system_topic(topic):
+            return None
+        single = self._made(plain_message, request, head, topic)
+        if single is None:
+            return None
+        origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
+        try:
+            stored = await processor.batches.forward_message(context, single)
+        except BadRequest as error:
+            _refuse(error)
+        return request.answer(_answer_to(single.message_id, (stored,), origin))
+
     async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
         """The answer to a batch that goes to its broker in one piece; None: it does not."""
         processor, context = self._processor, request.context
@@ -154,16 +176,15 @@ class SendHandler:
             return None
         origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         try:
-            with _refusing_bad_requests():
-                stored = await processor.batches.forward(context, packed.batch)
+            stored = await processor.batches.forward(context, packed.batch)
         except BadRequest as error:
             if error.fault is Fault.BODY_TOO_LARGE:
                 return None  # for this broker, and nothing is stored; in parts it may take them
-            raise
+            _refuse(error)
         ids = _ids_at(origin, stored.broker, stored.offset_message_ids, packed.batch.count)
         return request.answer(
             {
-                "msgId": ",".join(ids),
+                "msgId": ids,
                 "queueId": str(stored.queue_id),
                 "queueOffset": str(stored.offset),
                 "transactionId": packed.first_message_id,
@@ -179,8 +200,10 @@ class SendHandler:
         if packed is None:
             return None
         origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
-        with _refusing_bad_requests():
+        try:
             results = await processor.send_packed(context, packed)
+        except BadRequest as error:
+            _refuse(error)
         return request.answer(_answer_to(packed.message_ids[0], _all_stored(results), origin))
 
     def _made(self, make: Callable[..., Made], request: Request, head: Head, topic: str) -> Made:
@@ -200,8 +223,10 @@ class SendHandler:
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
             part = messages[begin : begin + most]
-            with _refusing_bad_requests():
+            try:
                 results = await self._processor.send(context, part, system=is_system_topic(topic))
+            except BadRequest as error:
+                _refuse(error)
             stored += _all_stored(results)
         return stored
 
@@ -284,25 +309,54 @@ def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) ->
     return fields
 
 
-@contextmanager
-def _refusing_bad_requests() -> Iterator[None]:
+def _refuse(error: BadRequest) -> NoReturn:
     """Raises Refused (INVALID_PARAMETER), which clients do not repeat, for what has no code of its own."""
-    try:
-        yield
-    except BadRequest as error:
-        if error.fault is Fault.BAD_REQUEST:
-            raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
-        raise
+    if error.fault is Fault.BAD_REQUEST:
+        raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
+    raise error
 
 
-def _ids_at(origin: Origin, broker: str, names: Sequence[str], count: int) -> list[str]:
-    """Offset message ids of stored messages, as clients see them."""
+def _ids_at(origin: Origin, broker: str, text: str, count: int) -> str:
+    """Offset message ids of stored messages, as clients see them, with commas between as in `text`."""
+    if origin.leaves(broker):
+        moved = _moved(text, pack_host(origin.host).hex().upper(), count)
+        if moved:
+            return moved
+    names = text.split(",")
     if len(names) != count or not all(map(_ID.fullmatch, names)):
-        return [origin.message_id(broker, _NOWHERE)] * count
+        return ",".join([origin.message_id(broker, _NOWHERE)] * count)
     if origin.leaves(broker):
         address = pack_host(origin.host).hex().upper()
-        return [address + name[-_PLACE_DIGITS:] for name in names]
-    return origin.message_ids(broker, [int(name[-_PLACE_DIGITS:], 16) for name in names])
+        return ",".join([address + name[-_PLACE_DIGITS:] for name in names])
+    return ",".join(origin.message_ids(broker, [int(name[-_PLACE_DIGITS:], 16) for name in names]))
+
+
+def _moved(text: str, address: str, count: int) -> str:
+    """Ids that all begin with the same address of IPv4, with another one in its place; empty: they do not.
+
+    Each of them is looked at by a few steps through all of them together.
+    """
+    ids = "," + text
+    if (
+        len(ids) != _ID_WIDTH * count
+        or ids.count(",") != count
+        or ids[::_ID_WIDTH] != "," * count
+        # Blanks are left out, and so are missed.
+        or len(_digits(text.replace(",", ""))) * 2 != len(text) - count + 1
+    ):
+        return ""
+    before = ids[: _ID_WIDTH - _PLACE_DIGITS]
+    if ids.count(before) != count:
+        return ""
+    return ids.replace(before, "," + address)[1:]
+
+
+def _digits(text: str) -> bytes:
+    """What hex digits say; empty: there are others."""
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -210,9 +210,8 @@ class VirtualQueueTranslator:
 
     async def _locks(self, request: Request, handler: Handler) -> Command | None:
         """Queues that are gone are not locked, and so not read."""
-        try:
-            asked = QueueLocks.decode(request.command.body)
-        except PeerWireError:
+        asked = _locks_in(request.command.body)
+        if asked is None:
             return await handler(request)
         meant: dict[MessageQueue, MessageQueue] = {}
         for named_queue in asked.queues:
@@ -270,11 +269,11 @@ class VirtualQueueTranslator:
         return answer
 
     async def _query(self, request: Request, handler: Handler) -> Command | None:
-        try:
+        view: View | None = None
+        with suppress(TopicNotFound):
             view = await self.views.of(request.context, text(request.fields, "topic"))
-        except TopicNotFound:
-            return await handler(request)
-        await self._tells(request, [broker for broker, _ in view.numbers.queues])
+        if view is not None:
+            await self._tells(request, [broker for broker, _ in view.numbers.queues])
         return await handler(request)
 
     async def _heartbeat(self, request: Request, handler: Handler) -> Command | None:
@@ -350,6 +349,14 @@ class VirtualQueueTranslator:
             return await self.views.of(context, topic)
         except GatewayError:
             return None
+
+
+def _locks_in(body: bytes) -> QueueLocks | None:
+    """None: what is wrong with it its handler says."""
+    try:
+        return QueueLocks.decode(body)
+    except PeerWireError:
+        return None
 
 
 def _together(queues: Sequence[QueueData]) -> QueueData:

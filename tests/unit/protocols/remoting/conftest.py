@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from brokers.batches import Batch, StoredBatch
+from brokers.batches import Batch, Single, StoredBatch
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
-from popgate.model import GroupConfig, TopicConfig
+from popgate.ids.message_id import decode_offset_message_id
+from popgate.model import GroupConfig, Sent, TopicConfig
 from popgate.testing.clock import MovableClock
 from popgate.wire.frames.remoting import VERSION, Command
 from processors.limits import Limits
@@ -167,6 +168,7 @@ class Forwarding:
 
     def __init__(self, *offset_message_ids: str) -> None:
         self.batches: list[Batch] = []
+        self.singles: list[Single] = []
         self.failure: GatewayError | None = None
         self.offset_message_ids = offset_message_ids
         self.broker = ""
@@ -175,7 +177,17 @@ class Forwarding:
         self.batches.append(batch)
         if self.failure is not None:
             raise self.failure
-        return StoredBatch(self.broker or batch.broker, batch.queue_id, 40, self.offset_message_ids)
+        ids = ",".join(self.offset_message_ids)
+        return StoredBatch(self.broker or batch.broker, batch.queue_id, 40, ids)
+
+    async def forward_message(self, context: Context, message: Single) -> Sent:
+        self.singles.append(message)
+        if self.failure is not None:
+            raise self.failure
+        sent = Sent(message.message_id, self.broker or message.broker, message.queue_id, 40)
+        if self.offset_message_ids:
+            sent.store_host, sent.commit_offset = decode_offset_message_id(self.offset_message_ids[0])
+        return sent
 
 
 class Stage:

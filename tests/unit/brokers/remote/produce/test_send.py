@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import traceback
+from dataclasses import replace
 
 import pytest
 
-from brokers.batches import Batch
+from brokers.batches import Batch, Single
 from brokers.remote.broker import RemoteBroker
 from brokers.remote.produce.send import _own
 from popgate.context import Context
@@ -426,6 +427,8 @@ async def test_a_queue_of_a_static_topic_is_followed_when_another_broker_leads_i
     data = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02")])
     stored = await broker.forward_batch(CONTEXT, Batch("S", "broker-a", 1, data, 1, 3))
     assert (stored.broker, stored.queue_id) == ("broker-b", 1)
+    one = await broker.forward_message(CONTEXT, Single("S", "broker-a", 1, b"one", "A", b"UNIQ_KEY\x01A\x02"))
+    assert (one.broker, one.queue_id) == ("broker-b", 1)
     servers.topics["S"] = servers.topics["T"]
     stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE)
     with pytest.raises(BrokerUnavailable):
@@ -619,11 +622,10 @@ async def test_a_producers_batch_goes_in_one_piece_to_the_queue_that_it_names(br
 async def test_the_ids_of_a_batch_are_those_that_its_broker_reports(broker, stores):
     data = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02")])
     stored = await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 1, 3))
-    assert stored.offset_message_ids == ("0A00000100002A9F00000000075BCD15",)
+    assert stored.offset_message_ids == "0A00000100002A9F00000000075BCD15"
     # One id for two messages says of none where it is.
-    assert (
-        await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 2, 3))
-    ).offset_message_ids == ()
+    stored = await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 2, 3))
+    assert stored.offset_message_ids == ""
 
 
 async def test_a_batch_is_refused_whole_and_sent_nowhere_else(broker, stores):
@@ -634,4 +636,40 @@ async def test_a_batch_is_refused_whole_and_sent_nowhere_else(broker, stores):
     stores.refuse(ResponseCode.MESSAGE_ILLEGAL, "too large")
     with pytest.raises(BadRequest):
         await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 1, 3))
+    assert (stores.sends("broker-a"), stores.sends("broker-b")) == (1, 0)
+
+
+def single(broker: str = "broker-a", queue_id: int = 0) -> Single:
+    block = b"UNIQ_KEY\x01ID\x02__BORNHOST\x011.2.3.4:5\x02BORN_TIMESTAMP\x017\x02"
+    return Single("T", broker, queue_id, b"body", "ID", block, 0x300, -5, "makers", 7)
+
+
+async def test_a_producers_message_makes_the_request_and_the_result_of_a_send(broker, stores):
+    stored = await broker.forward_message(CONTEXT, single())
+    message = Message(
+        "T",
+        b"body",
+        message_id="ID",
+        properties=single().properties,
+        broker="broker-a",
+        queue_id=0,
+        sys_flag=0x300,
+        flag=-5,
+        producer_group="makers",
+        born_ms=7,
+    )
+    (sent,) = await broker.send(CONTEXT, [message])
+    forwarded, built = stores.peers["broker-a"].of(RequestCode.SEND_MESSAGE_V2)
+    assert (forwarded.fields, forwarded.body) == (built.fields, built.body)
+    assert replace(stored, offset=sent.offset) == sent
+    assert stored.offset == sent.offset - 1
+
+
+async def test_a_producers_message_is_refused_and_sent_nowhere_else(broker, stores):
+    with pytest.raises(BadRequest, match="no writable queue 9"):
+        await broker.forward_message(CONTEXT, single(queue_id=9))
+    assert stores.sends() == 0
+    stores.refuse(ResponseCode.MESSAGE_ILLEGAL, "too large")
+    with pytest.raises(BadRequest):
+        await broker.forward_message(CONTEXT, single())
     assert (stores.sends("broker-a"), stores.sends("broker-b")) == (1, 0)

@@ -111,6 +111,61 @@ class TestTheSameBytes:
             assert list(records) == decoded(data)
             assert records.body_bytes == sum(len(body) for body, _, _ in messages)
 
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from([b"body", b"ydob", b"longer"]),
+                st.sampled_from(["__BORNHOST\x0110.1.2.3:4\x02", "__BORNHOST\x0110.1.2.9:44\x02", ""]),
+                st.sampled_from(
+                    [
+                        *(
+                            f"BORN_TIMESTAMP\x01{time}\x02"
+                            for time in ("1690000000000", "1690000000001", "9")
+                        ),
+                        *("BORN_TIMESTAMP\x01\x02", "BORN_TIMESTAMP\x01soon\x02", "BORN_TIMESTAMP\x017", ""),
+                        "A\x01b\x02BORN_TIMESTAMP\x011690000000000\x02",
+                        "BORN_TIMESTAMP\x015\x02__BORNHOST\x0110.1.2.3:4\x02",
+                    ]
+                ),
+                st.sampled_from(["", "", "CLUSTER\x01DefaultCluster\x02", "MY__BORNHOST\x01x\x02"]),
+            ),
+            min_size=1,
+            max_size=8,
+        ),
+        st.integers(0, 1_800),
+        st.sampled_from([b"", b"\x00", b"\x01", b"\x02", b"\xff", b"1", b"\x00\x00\x00\x04"]),
+        st.integers(0, 3),
+    )
+    def test_of_messages_that_are_alike(
+        self, messages: list[tuple[bytes, str, str, str]], at: int, damage: bytes, begin: int
+    ) -> None:
+        """Lengths and births of one are compared for those that follow."""
+        data = b"".join(
+            encode_record(
+                *(
+                    b"T",
+                    3,
+                    offset,
+                    1_000 + offset,
+                    body,
+                    f"UNIQ_KEY\x01ID\x02{host}{time}{more}".encode(),
+                    0x100,
+                ),
+                *(7, 1_700_000_000_000, pack_host(GATEWAY), 1_700_000_000_001, pack_host(BROKER), 2),
+            )
+            for offset, (body, host, time, more) in enumerate(messages)
+        )
+        for each in (data, data[:at] + damage + data[at + len(damage) :]):
+            result = scan(each, begin)
+            if result is None:
+                continue
+            records = passed(result)
+            as_decoded = [message for message in decoded(each) if message.offset >= begin]
+            assert list(records) == as_decoded
+            assert records.body_bytes == sum(len(message.body) for message in as_decoded)
+            if each is data:  # damage may be where no message has anything, like its checksum
+                assert encode_all(records, DOOR) == encode_all(as_decoded, DOOR)
+
     def test_of_nearly_all_messages(self) -> None:
         named = {"UNIQ_KEY": "ID", "__BORNHOST": "10.1.2.3:40000", "BORN_TIMESTAMP": "1690000000000"}
         data = record(0, **named) + record(1, b"BORN_TIMESTAMP\x01x\x02__BORNHOST\x01", **named) + record(2)

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokers.batches import MOST_BYTES, MOST_MESSAGES
-from brokers.remote.produce.send_request import complete
+from brokers.batches import MOST_BYTES, MOST_MESSAGES, Single
+from brokers.remote.produce.send_request import SingleLoad, complete, send_request
+from popgate.errors import PeerWireError
 from popgate.messages.packed_messages import PackedMessages
+from popgate.model import MessageType
 from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from processors.limits import Limits
+from processors.produce.message_checks import check_message, finish_message
 from protocols.remoting.codec.messages import Head, message_in
-from protocols.remoting.codec.producer_batch import PackedBatch, pack_batch, pack_messages
+from protocols.remoting.codec.producer_batch import PackedBatch, pack_batch, pack_messages, plain_message
 
 NOW_MS, BORN_MS, PEER = 1_700_000_000_000, 1_690_000_000_000, "10.1.2.3:40000"
 HEAD = Head("makers", "orders", 2, 0x300, BORN_MS, 0, b"", 0, None, True, "broker-a", False)
@@ -29,6 +32,11 @@ def pack(body: bytes, head: Head = HEAD, **limits: Any) -> PackedBatch | None:
 
 def pack_to_store(body: bytes, head: Head = HEAD, **limits: Any) -> PackedMessages | None:
     return pack_messages(head, body, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits(**limits))
+
+
+def single(block: bytes, body: bytes = b"body", head: Head = HEAD, **limits: Any) -> Single | None:
+    head = replace(head, properties=block)
+    return plain_message(head, body, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits(**limits))
 
 
 def batch_of(*blocks: bytes, body: bytes = b"body") -> bytes:
@@ -246,3 +254,125 @@ class TestWhatNeedsALook:
         for whole in (noise, data[:at] + noise + data[at + len(noise) :]):
             pack(whole)
             pack_to_store(whole)
+
+
+MARKS = ["\x01", "\x02"]
+NAMES = ["UNIQ_KEY", "TAGS", "WAIT", "ID", "true", "3", "a_b", "ü", "", "MY_"]
+SPECIAL = ["DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG", "__SHARDINGKEY", "_SYS_MSG_PRIORITY_"]
+SPECIAL += ["__LITE_TOPIC", "CORRELATION_ID", "__BORNHOST", "BORN_TIMESTAMP"]
+hostile_blocks = st.builds(
+    lambda first, words: (first + "".join(words)).encode(),
+    st.sampled_from(["", "UNIQ_KEY\x01ID\x02", "TAGS\x01a\x02UNIQ_KEY\x01ID"]),
+    st.lists(st.sampled_from(MARKS * 4 + NAMES + SPECIAL), max_size=12),
+)
+
+
+class TestOneMessage:
+    @given(
+        hostile_blocks,
+        st.sampled_from([b"body", b"x", b""]),
+        st.sampled_from(
+            [
+                {},
+                {"born_ms": 0, "flag": -5, "sys_flag": 0},
+                {"queue_id": -1},
+                {"broker": ""},
+                {"once": True},
+                {"reconsumed": 1},
+                {"group": ""},
+            ]
+        ),
+    )
+    def test_the_request_is_the_same_as_of_a_checked_message(
+        self, block: bytes, body: bytes, more: dict[str, Any]
+    ) -> None:
+        head = replace(HEAD, batch=False, **more)
+        plain = single(block, body, head)
+        if plain is None:
+            return
+        limits = Limits()
+        item = BatchItem(head.flag, body, block)
+        message = message_in(head, item, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=limits)
+        check_message(message, limits, now_ms=NOW_MS, max_delay_ms=1)
+        finish_message(message)
+        complete(message)
+        assert message.type is MessageType.NORMAL
+        assert (plain.topic, plain.broker, plain.message_id) == ("orders", message.broker, message.message_id)
+        assert plain.born_ms == message.born_ms
+        load = SingleLoad(plain)
+        assert load.request(plain.queue_id, 7) == send_request([message], message.queue_id, 7)
+
+    @pytest.mark.parametrize(
+        "block",
+        [JAVA, JAVA.removesuffix(b"\x02"), b"TAGS\x01a\x02UNIQ_KEY\x01ID", JAVA + b"my_own\x01WAIT\x02"],
+    )
+    def test_the_usual_ones_are_plain(self, block: bytes) -> None:
+        plain = single(block)
+        assert plain is not None
+        assert (plain.broker, plain.queue_id, plain.sys_flag, plain.born_ms) == (
+            "broker-a",
+            2,
+            0x300,
+            BORN_MS,
+        )
+
+    @pytest.mark.parametrize(
+        ("block", "limits"),
+        [
+            (b"UNIQ_KEY\x01ID\x02" * 2, {}),
+            (b"UNIQ_KEY\x01ID\x02a\x01%b\x02" % (b"x" * 32_700), {"max_properties_bytes": 40_000}),
+            (JAVA, {"max_properties": 2}),
+            (JAVA, {"max_properties_bytes": 20}),
+            (JAVA, {"max_body_bytes": 3}),
+            *((JAVA + f"{name}\x013\x02".encode(), {}) for name in SPECIAL),
+        ],
+    )
+    def test_others_are_looked_at(self, block: bytes, limits: dict[str, Any]) -> None:
+        assert single(block, **limits) is None
+
+
+class TestMessagesThatAreAlike:
+    """What tells the lengths of one is compared for those that follow."""
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 0, 0, 7]),
+                st.sampled_from([b"body", b"ydob", b"longer"]),
+                st.sampled_from([JAVA, JAVA.replace(b"ID", b"JD"), JAVA[:-1], b"UNIQ_KEY\x01I\x02"]),
+            ),
+            min_size=1,
+            max_size=12,
+        ),
+        st.integers(0, 700),
+        st.sampled_from([b"", b"\x00", b"\x01", b"\x02", b"\xff", b"\x00\x00\x00\x04"]),
+    )
+    def test_a_batch_is_forwarded_as_it_can_be_decoded(
+        self, messages: list[tuple[int, bytes, bytes]], at: int, damage: bytes
+    ) -> None:
+        whole = encode_batch(messages)
+        packed = pack(whole)
+        assert packed is not None
+        self._is_forwarded(packed, whole)
+        damaged = whole[:at] + damage + whole[at + len(damage) :]
+        packed, stored = pack(damaged), pack_to_store(damaged)
+        if packed is not None:
+            self._is_forwarded(packed, damaged)
+        if stored is not None:
+            assert list(zip(stored.flags, stored.bodies, stored.properties, strict=True)) == decode_batch(
+                damaged
+            )
+
+    def _is_forwarded(self, packed: PackedBatch, data: bytes) -> None:
+        try:
+            items = decode_batch(data)
+        except PeerWireError as error:
+            raise AssertionError("it was forwarded, and cannot be decoded") from error
+        birth = f"__BORNHOST\x01{PEER}\x02BORN_TIMESTAMP\x01{BORN_MS}\x02".encode()
+        assert decode_batch(packed.batch.data) == [
+            BatchItem(flag, body, block + (b"" if block.endswith(b"\x02") else b"\x02") + birth)
+            for flag, body, block in items
+        ]
+        assert packed.batch.count == len(items)
+        assert packed.batch.body_bytes == sum(len(item.body) for item in items)
+        assert packed.first_message_id == decode_properties(items[0].properties)["UNIQ_KEY"]

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from unittest.mock import AsyncMock
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault
-from popgate.ids.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.model import FilterKind, MessageType, Permission, StoredMessage
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import BatchItem, encode_batch
+from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from processors.limits import Limits
 from processors.requests import Pull
-from protocols.remoting.produce.send import SendHandler
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.produce.send import SendHandler, _ids_at
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -386,11 +391,11 @@ class TestBatches:
         properties: dict[str, str],
         packed: bool,
     ) -> None:
-        sends = AsyncMock(wraps=stage.processor.send_packed)
+        sends = Mock(wraps=stage.processor.send_packed)
         monkeypatch.setattr(stage.processor, "send_packed", sends)
         answer = await self.send(caller, batch_of(b"one", b"two", **properties))
         assert answer.fields["transactionId"] == "ID0"
-        assert sends.await_count == packed
+        assert sends.call_count == packed
         blocks = [decode_properties(message.properties) for message in await stored(stage)]
         assert blocks == [{"UNIQ_KEY": f"ID{at}", **properties} for at in range(2)]
 
@@ -524,6 +529,97 @@ class TestBatchesInOnePiece:
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         assert forwarding.batches == []
         assert [message.body for message in await stored(stage)] == [b"one"]
+
+
+class TestMessagesAsTheyCame:
+    """Messages of the usual kind are forwarded to a broker that takes them, and all others are looked at."""
+
+    NAME = "0A00000100002A9F00000000075BCD15"
+
+    @pytest.fixture
+    def forwarding(self, stage: Stage) -> Forwarding:
+        stage.processor.batches = forwarding = Forwarding(self.NAME)  # type: ignore[assignment]
+        return forwarding
+
+    @pytest.mark.parametrize(("code", "fields"), [(SEND, long_fields()), (SHORT, short_fields())])
+    async def test_the_answer_names_this_door(
+        self, forwarding: Forwarding, caller: Caller, code: int, fields: dict[str, object]
+    ) -> None:
+        answer = await caller.ok(code, fields, b"body")
+        (single,) = forwarding.singles
+        assert (single.topic, single.broker, single.queue_id) == ("orders", "popgate", 1)
+        assert (single.body, single.flag, single.born_ms) == (b"body", 7, BORN_MS)
+        assert answer.fields == {
+            "msgId": encode_offset_message_id(ADDRESS, 0x075BCD15),
+            "queueId": "1",
+            "queueOffset": "40",
+            "transactionId": "ID1",
+        }
+
+    async def test_a_place_that_is_not_known_is_nowhere(self, forwarding: Forwarding, caller: Caller) -> None:
+        forwarding.offset_message_ids = ()
+        answer = await caller.ok(SHORT, short_fields(), b"body")
+        assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, (1 << 63) - 1)
+
+    async def test_what_is_wrong_with_it_is_not_sent_again(
+        self, forwarding: Forwarding, stage: Stage, caller: Caller
+    ) -> None:
+        for failure, is_final in (
+            (BadRequest("topic orders has no writable queue 9"), True),
+            (BadRequest("message body size exceeded", Fault.BODY_TOO_LARGE), False),
+            (BrokerUnavailable("away"), False),
+        ):
+            forwarding.failure = failure
+            refused = await caller.ask(SHORT, short_fields(), b"body")
+            assert (refused.code == ResponseCode.INVALID_PARAMETER) is is_final
+            assert refused.code != ResponseCode.SUCCESS
+        assert await stored(stage) == []
+
+    @pytest.mark.parametrize(
+        ("fields", "body"),
+        [
+            (short_fields(i=text_of({"TAGS": "a"})), b"body"),
+            (short_fields(i=text_of({"UNIQ_KEY": "ID", "__SHARDINGKEY": "a"})), b"body"),
+            (short_fields(i=text_of({"UNIQ_KEY": "ID", "DELAY": "3"})), b"body"),
+            (short_fields(queue=-1), b"body"),
+            (short_fields("RMQ_SYS_TRACE_TOPIC"), b"body"),
+            (short_fields(f"{RETRY_PREFIX}readers", 0, j=1), b"body"),
+        ],
+    )
+    async def test_what_needs_a_look_is_looked_at(
+        self, forwarding: Forwarding, caller: Caller, fields: dict[str, object], body: bytes
+    ) -> None:
+        await caller.ok(SHORT, fields, body)
+        assert forwarding.singles == []
+
+
+class TestIdsOfABatch:
+    """They are moved to this door's address all at once where they are plain, else one by one."""
+
+    def one_by_one(self, ids: str, count: int) -> str:
+        names, ours = ids.split(","), pack_host(ADDRESS).hex().upper()
+        if len(names) == count and all(
+            re.fullmatch("[0-9a-fA-F]{32}([0-9a-fA-F]{24})?", name) for name in names
+        ):
+            return ",".join(ours + name[-16:] for name in names)
+        return ",".join([ours + "7" + "F" * 15] * count)
+
+    @given(
+        st.lists(st.integers(0, (1 << 64) - 1), min_size=1, max_size=4),
+        st.sampled_from(["0A00000100002A9F", "0a00000100002a9f", "0" * 16, "20010DB8" * 4 + "00002A9F"]),
+        st.integers(0, 140),
+        st.sampled_from(["", " ", ",", "x", "F", "\u0661", "+", "_", "00,00"]),
+        st.integers(0, 1),
+    )
+    def test_in_both_ways_the_same(
+        self, places: list[int], host: str, at: int, damage: str, more: int
+    ) -> None:
+        text = ",".join(f"{host}{place:016X}" for place in places)
+        replaced, inserted = text[:at] + damage + text[at + len(damage) :], text[:at] + damage + text[at:]
+        for ids in (text, replaced, inserted):
+            for count in (len(places), len(places) + more):
+                moved = _ids_at(Origin(ADDRESS), "popgate", ids, count)
+                assert moved == self.one_by_one(ids, count)
 
 
 class TestRetries:
