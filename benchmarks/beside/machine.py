@@ -55,7 +55,7 @@ def facts() -> Facts:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(int(_found("/proc/meminfo", r"^MemTotal:\s*(\d+)")) / (1 << 20), 1),
         "kernel": f"{platform.system()} {platform.release()}",
-        "python": f"{platform.python_implementation()} {sys.version.split()[0]}, {_build_of_python()}",
+        "python": f"{platform.python_implementation()} {sys.version.split()[0]} ({_build_of_python()})",
         "java": _found_version(_first_line("java", "-version")),
         "go": _first_line("go", "env", "GOVERSION"),
         "rocketmq": NEWEST,
