@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 _pack_time = Struct(">q").pack
+_put_birth = Struct(f"{8 + V4_SIZE}s").pack_into
+"""Takes half the time of an assignment to a slice."""
 _BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()
 _END: Final = 2
 """The byte that ends a property."""
@@ -124,7 +126,7 @@ def _with_births(parts: list[bytes], births: list[tuple[int, bytes]]) -> bytes:
     records = bytearray().join(parts)
     for start, birth in births:
         if len(birth) == _BOTH:
-            records[start + BORN_MS_AT : start + BORN_MS_AT + _BOTH] = birth
+            _put_birth(records, start + BORN_MS_AT, birth)
         elif birth[0] == _TIME:
             records[start + BORN_MS_AT : start + BORN_HOST_AT] = birth[1:]
         else:
