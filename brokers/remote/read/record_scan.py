@@ -64,6 +64,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     size: i64
     body_length: i64
     around: i64
+    width: i64
     block_at: i64
     body_bytes: i64
     matches = None if passing.everything else passing.matches
@@ -75,7 +76,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     end = len(data)
     # Records of one queue are mostly alike: what stands between the body and the properties, and how much
     # there is around the body, is read of one, and compared for those that follow.
-    around, behind = -1, b""
+    around, behind, width = -1, b"", 0
     births_alike = _Births()
     while at < end:
         if end - at < SMALLEST_RECORD:
@@ -88,15 +89,16 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
             and magic == MAGIC_V1
             and stop <= end
             and not sys_flag & HOSTS_V6
-            and data.startswith(behind, block_at)
+            # A slice is compared in half the time that `startswith` takes.
+            and data[block_at : block_at + width] == behind
         ):
-            block_at += len(behind)
+            block_at += width
         else:
             plain = plain_parts(data, at)
             if plain is None:
                 return None
             around, behind = size - body_length, data[block_at : plain[3]]
-            block_at = plain[3]
+            block_at, width = plain[3], len(behind)
         if record_offset >= offset and (len(starts) == max_messages or (starts and size > room)):
             next_offset = record_offset
             end = at
@@ -158,12 +160,12 @@ class _Births:
         names = self._told
         if names:
             begin: i64 = stop - len(self._same)
-            if begin >= block_at and data.startswith(self._same, begin):
+            if begin >= block_at and data[begin:stop] == self._same:
                 return self._birth
             tail_at: i64 = stop - len(self._tail)
             digits_at: i64 = tail_at - self._digits
             begin = digits_at - len(names)
-            if begin >= block_at and data.startswith(names, begin) and data.startswith(self._tail, tail_at):
+            if begin >= block_at and data[begin:digits_at] == names and data[tail_at:stop] == self._tail:
                 digits = data[digits_at:tail_at]
                 if digits.isdigit():
                     self._same = names + digits + self._tail
