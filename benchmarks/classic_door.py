@@ -5,10 +5,10 @@
     python benchmarks/classic_door.py --quick       # a moment; proves only that it runs
 
 CPU time for a frame in microseconds: a send of 100 bytes, a batch of 32 and a true pull of 32, as
-`benchmarks/remoting_door.py` makes them, without sockets and with a scripted broker that costs the same each
-time (some 10 µs, of a pull some 20, are its own and are in all figures). Told is the least of
-many short slices. With `--beside` one process for each of the two takes a slice in turn, so that a machine
-that is slow for a while is so for both: the ratio is the median of those of all pairs of slices.
+`benchmarks/remoting_door.py` makes them and of mixed lengths and times, without sockets and with a scripted
+broker that costs the same each time (some 10 µs, of a pull some 20, are its own and are in all figures). Told
+is the least of many short slices. With `--beside` one process for each of the two takes a slice in turn, so
+that a machine that is slow for a while is so for both: the ratio is the median of those of all pairs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -51,9 +52,15 @@ TREE = "CLASSIC_DOOR_TREE"
 TOPIC, GROUP, BROKER, ADDRESS = "orders", "readers", "broker-a", "10.0.0.1:10911"
 BODY, COUNT, FIRST_OFFSET = bytes(100), 32, 1000
 PROPERTIES = "UNIQ_KEY\x0101020304050607080910111213141516\x02TAGS\x01a\x02"
-BIRTH = "__BORNHOST\x01127.0.0.1:40000\x02BORN_TIMESTAMP\x011700000000000\x02CLUSTER\x01DefaultCluster\x02"
-SLICES = {"send": (200, 8), "batch": (100, 2), "pull": (100, 2)}
-"""Frames of a slice, and of one read of the socket."""
+BIRTH = "__BORNHOST\x01127.0.0.1:40000\x02BORN_TIMESTAMP\x01{}\x02CLUSTER\x01DefaultCluster\x02"
+SLICES = {
+    "send": (200, 8),
+    "batch": (100, 2),
+    "mixed_batch": (100, 2),
+    "pull": (100, 2),
+    "mixed_pull": (100, 2),
+}
+"""Frames of a slice, and of one read of the socket; of mixed messages none is as long as the next."""
 
 _LENGTHS = Struct(">iI")
 _opaque = re.compile(rb'"opaque":(\d+)').search
@@ -70,16 +77,21 @@ def answer(fields: dict[str, str], body: bytes = b"", code: int = 0) -> tuple[by
     return json.dumps(header, separators=(",", ":")).encode().replace(b'"?"', b"%d"), body
 
 
-def records() -> bytes:
-    host, store = pack_host("127.0.0.1:5000"), pack_host(ADDRESS)
-    named = (PROPERTIES + BIRTH).encode()
+def bodies(*, mixed: bool) -> list[bytes]:
+    return [bytes(len(BODY) + mixed * (at * 7 % 31)) for at in range(COUNT)]
+
+
+def records(*, mixed: bool) -> bytes:
+    """As a broker has stored them; of those that are mixed none is as old as the next."""
+    topic, host, store = TOPIC.encode(), pack_host("127.0.0.1:5000"), pack_host(ADDRESS)
+    named = [(PROPERTIES + BIRTH.format(1_700_000_000_000 + mixed * at)).encode() for at in range(COUNT)]
     return b"".join(
-        encode_record(TOPIC.encode(), 0, FIRST_OFFSET + at, 300 * at, BODY, named, 0, 0, 7, host, 8, store)
-        for at in range(COUNT)
+        encode_record(topic, 0, FIRST_OFFSET + at, 300 * at, body, named[at], 0, 0, 7, host, 8, store)
+        for at, body in enumerate(bodies(mixed=mixed))
     )
 
 
-def answers() -> dict[int, tuple[bytes, bytes]]:
+def answers(*, mixed: bool) -> dict[int, tuple[bytes, bytes]]:
     """Those of the cluster, by request code."""
     broker = BrokerData("DefaultCluster", BROKER, {0: ADDRESS})
     route = TopicRoute((QueueData(BROKER, 8, 8, 6),), (broker,))
@@ -92,7 +104,7 @@ def answers() -> dict[int, tuple[bytes, bytes]]:
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: answer({}, json.dumps(_GROUP_CONFIG).encode()),
         RequestCode.SEND_MESSAGE_V2: answer({**_MADE, "msgId": ids[0]}),
         RequestCode.SEND_BATCH_MESSAGE: answer({**_MADE, "msgId": ",".join(ids)}),
-        RequestCode.PULL_MESSAGE: answer(_PULLED, records()),
+        RequestCode.PULL_MESSAGE: answer(_PULLED, records(mixed=mixed)),
     }
 
 
@@ -135,8 +147,10 @@ def feed(protocol: Any, data: bytes) -> None:
 class ScriptedLoop(uvloop.Loop):
     """Whoever connects is answered by the script, in the next turn."""
 
+    mixed = False
+
     async def create_connection(self, factory: Any, *args: Any, **more: Any) -> Any:  # type: ignore[override]
-        protocol, script = factory(), answers()
+        protocol, script = factory(), answers(mixed=self.mixed)
         unknown = answer({}, code=3)
 
         def written(data: bytes) -> None:
@@ -155,19 +169,26 @@ class ScriptedLoop(uvloop.Loop):
         return transport, protocol
 
 
+def loop_for(work: str) -> ScriptedLoop:
+    loop = ScriptedLoop()
+    loop.mixed = work.startswith("mixed")
+    return loop
+
+
 def request(work: str) -> tuple[int, dict[str, str], bytes]:
     """Code, fields and body."""
-    if work == "pull":
+    if work.endswith("pull"):
         asked = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "3", "queueOffset": str(FIRST_OFFSET)}
         asked |= {"maxMsgNums": str(COUNT), "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0"}
         asked |= {"subscription": "*", "subVersion": "0", "expressionType": "TAG", "bname": BROKER}
         return RequestCode.PULL_MESSAGE, asked, b""
-    many = work == "batch"
+    many = work.endswith("batch")
     head = {"a": "makers", "b": TOPIC, "c": "TBW102", "d": "4", "e": "3", "f": "0", "g": "1700000000000"}
     head |= {"h": "0", "i": "" if many else PROPERTIES, "j": "0", "k": "false", "m": str(many).lower()}
     head["n"] = BROKER
     if many:
-        items = [BatchItem(0, BODY, PROPERTIES.encode())] * COUNT
+        named = PROPERTIES.encode()
+        items = [BatchItem(0, body, named) for body in bodies(mixed=work.startswith("mixed"))]
         return RequestCode.SEND_BATCH_MESSAGE, head, encode_batch(items)
     return RequestCode.SEND_MESSAGE_V2, head, BODY
 
@@ -274,7 +295,7 @@ def main() -> None:
     given = parser.parse_args()
     slices = 5 if given.quick else given.slices
     if given.turns:
-        with asyncio.Runner(loop_factory=ScriptedLoop) as runner:
+        with asyncio.Runner(loop_factory=partial(loop_for, given.turns)) as runner:
             runner.run(take_turns(given.turns))
         return
     for work in SLICES:
@@ -285,7 +306,7 @@ def main() -> None:
             figures = f"{min(after):.2f} us/frame beside {min(before):.2f} ratio {ratio:.3f}"
             print(f"classic_door.{work} {figures}", flush=True)
             continue
-        with asyncio.Runner(loop_factory=ScriptedLoop) as runner:
+        with asyncio.Runner(loop_factory=partial(loop_for, work)) as runner:
             took = runner.run(measure(work, slices))
         print(f"classic_door.{work} {min(took):.2f} us/frame", flush=True)
 

@@ -10,6 +10,7 @@ _CLASSES_S = (
     (0.55, 2.0),
 )
 """(so long it took or longer, so long it is left alone), the slowest first."""
+_LEAST_S = _CLASSES_S[-1][0]
 FAILED_S = 10.0
 """A failure counts as an answer after so long."""
 _MOST = 4_096
@@ -28,14 +29,16 @@ class BrokerLatency:
 
     def answered(self, broker: str, took_s: float, now: float) -> None:
         """The broker answered a send after so long, or would have (`FAILED_S`)."""
+        if took_s < _LEAST_S:  # as nearly all
+            if self._until:
+                self._until.pop(broker, None)
+            return
         for least, rest in _CLASSES_S:
             if took_s >= least:
                 if len(self._until) >= _MOST:
                     self._until.clear()
                 self._until[broker] = now + rest
                 return
-        if self._until:
-            self._until.pop(broker, None)
 
     def failed(self, broker: str, now: float) -> None:
         self.answered(broker, FAILED_S, now)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 _pack_time = Struct(">q").pack
+_put_birth = Struct(f"{8 + V4_SIZE}s").pack_into
+"""Takes half the time of an assignment to a slice."""
 _BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()
 _END: Final = 2
 """The byte that ends a property."""
@@ -62,6 +64,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     size: i64
     body_length: i64
     around: i64
+    width: i64
     block_at: i64
     body_bytes: i64
     matches = None if passing.everything else passing.matches
@@ -73,7 +76,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     end = len(data)
     # Records of one queue are mostly alike: what stands between the body and the properties, and how much
     # there is around the body, is read of one, and compared for those that follow.
-    around, behind = -1, b""
+    around, behind, width = -1, b"", 0
     births_alike = _Births()
     while at < end:
         if end - at < SMALLEST_RECORD:
@@ -86,15 +89,16 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
             and magic == MAGIC_V1
             and stop <= end
             and not sys_flag & HOSTS_V6
-            and data.startswith(behind, block_at)
+            # A slice is compared in half the time that `startswith` takes.
+            and data[block_at : block_at + width] == behind
         ):
-            block_at += len(behind)
+            block_at += width
         else:
             plain = plain_parts(data, at)
             if plain is None:
                 return None
             around, behind = size - body_length, data[block_at : plain[3]]
-            block_at = plain[3]
+            block_at, width = plain[3], len(behind)
         if record_offset >= offset and (len(starts) == max_messages or (starts and size > room)):
             next_offset = record_offset
             end = at
@@ -124,7 +128,7 @@ def _with_births(parts: list[bytes], births: list[tuple[int, bytes]]) -> bytes:
     records = bytearray().join(parts)
     for start, birth in births:
         if len(birth) == _BOTH:
-            records[start + BORN_MS_AT : start + BORN_MS_AT + _BOTH] = birth
+            _put_birth(records, start + BORN_MS_AT, birth)
         elif birth[0] == _TIME:
             records[start + BORN_MS_AT : start + BORN_HOST_AT] = birth[1:]
         else:
@@ -156,12 +160,12 @@ class _Births:
         names = self._told
         if names:
             begin: i64 = stop - len(self._same)
-            if begin >= block_at and data.startswith(self._same, begin):
+            if begin >= block_at and data[begin:stop] == self._same:
                 return self._birth
             tail_at: i64 = stop - len(self._tail)
             digits_at: i64 = tail_at - self._digits
             begin = digits_at - len(names)
-            if begin >= block_at and data.startswith(names, begin) and data.startswith(self._tail, tail_at):
+            if begin >= block_at and data[begin:digits_at] == names and data[tail_at:stop] == self._tail:
                 digits = data[digits_at:tail_at]
                 if digits.isdigit():
                     self._same = names + digits + self._tail

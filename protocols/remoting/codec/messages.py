@@ -88,7 +88,7 @@ _RESERVED: Final = frozenset(name.encode() for name in RESERVED)
 _LARGEST_LONG: Final = (1 << 63) - 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Head:
     """The header of a send. `queue_id` below 0: any. `most_reconsumed` None: the group's own number."""
 
@@ -105,6 +105,35 @@ class Head:
     broker: str
     once: bool
     """A message whose id was sent lately is the same message."""
+
+    # Written out, because mypyc does not compile what a dataclass makes: there is one for every send.
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        sys_flag: int,
+        born_ms: int,
+        flag: int,
+        properties: bytes,
+        reconsumed: int,
+        most_reconsumed: int | None,
+        batch: bool,
+        broker: str,
+        once: bool,
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.sys_flag = sys_flag
+        self.born_ms = born_ms
+        self.flag = flag
+        self.properties = properties
+        self.reconsumed = reconsumed
+        self.most_reconsumed = most_reconsumed
+        self.batch = batch
+        self.broker = broker
+        self.once = once
 
     @classmethod
     def read(cls, fields: Mapping[str, str], names: Mapping[str, str]) -> Head:
