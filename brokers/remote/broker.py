@@ -167,7 +167,7 @@ class RemoteBroker(Broker):
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         return await self._sender.send(context, messages)
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         return await self._sender.send_packed(context, packed)
 
     # Those of every message hand on a coroutine: one of their own would be run for nothing.
