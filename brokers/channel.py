@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Final, cast
 
 from brokers.channel_settings import ChannelSettings
 from brokers.keepalive import keep_alive
@@ -28,14 +28,14 @@ from popgate.sockets.wire_driver import WireDriver
 from popgate.wire.frames.codes import ResponseCode, request_name
 from popgate.wire.frames.remoting import VERSION, Command, RemotingWire, encode_command
 
-_WRITE_BYTES = 256 * 1024
+_WRITE_BYTES: Final = 256 * 1024
 """About so much is handed to the transport before it is looked whether the other side still reads."""
-_NEVER = float("inf")
-_LEAST_WAIT_S = 0.02
-_OPAQUES = 0x7FFFFFFF
-_UNANSWERED = -1
+_NEVER: Final = float("inf")
+_LEAST_WAIT_S: Final = 0.02
+_OPAQUES: Final = 0x7FFFFFFF
+_UNANSWERED: Final = -1
 """In the queue, in the place of an opaque: nobody waits for an answer."""
-_ONEWAY = 2
+_ONEWAY: Final = 2
 
 Speaker = tuple[str, int]
 """Whose language and version a request tells, as RocketMQ names them (protocol facts 5.3): those of a

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag, unique
 from typing import Protocol
 
+from popgate.groups.group_config import GroupConfig as GroupConfig
+from popgate.groups.group_config import StartFrom as StartFrom
+from popgate.groups.group_status import Bounds as Bounds
 from popgate.groups.group_status import GroupStatus as GroupStatus
 from popgate.groups.group_status import Held as Held
+from popgate.groups.group_status import Progress as Progress
 from popgate.groups.group_status import Reading as Reading
 from popgate.groups.retry_policy import DEFAULT_RETRY as DEFAULT_RETRY
 from popgate.groups.retry_policy import CustomizedRetry as CustomizedRetry
 from popgate.groups.retry_policy import ExponentialRetry as ExponentialRetry
 from popgate.groups.retry_policy import RetryPolicy as RetryPolicy
-
-PRIORITY_FACTOR = "priority.factor"
-"""Attribute of a group: the percentage of pops that go by priority; 100 by default."""
 
 
 @unique
@@ -42,14 +43,6 @@ class Permission(IntFlag):
     WRITE = 2
     READ = 4
     READ_WRITE = 6
-
-
-@unique
-class StartFrom(Enum):
-    """Where a consumer group begins on a queue it has never read."""
-
-    FIRST = "first"
-    LAST = "last"
 
 
 @unique
@@ -108,7 +101,7 @@ class Message:
     may_come_again: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class StoredMessage:
     """A message as a broker has it. `properties` is the stored block, untouched until asked for.
 
@@ -130,10 +123,49 @@ class StoredMessage:
     store_host: str
     body: bytes
     properties: bytes
-    attempt: int = 0
-    receipt: str = ""
-    invisible_until_ms: int = 0
-    reconsume_times: int = 0
+    attempt: int
+    receipt: str
+    invisible_until_ms: int
+    reconsume_times: int
+
+    # Written out, as below: mypyc does not compile what a dataclass makes, which takes twice as long.
+    def __init__(
+        self,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        commit_offset: int,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: str,
+        store_ms: int,
+        store_host: str,
+        body: bytes,
+        properties: bytes,
+        attempt: int = 0,
+        receipt: str = "",
+        invisible_until_ms: int = 0,
+        reconsume_times: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.broker = broker
+        self.queue_id = queue_id
+        self.offset = offset
+        self.commit_offset = commit_offset
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.born_ms = born_ms
+        self.born_host = born_host
+        self.store_ms = store_ms
+        self.store_host = store_host
+        self.body = body
+        self.properties = properties
+        self.attempt = attempt
+        self.receipt = receipt
+        self.invisible_until_ms = invisible_until_ms
+        self.reconsume_times = reconsume_times
 
 
 @dataclass(slots=True, init=False)
@@ -152,7 +184,7 @@ class Sent:
     commit_offset: int
     store_host: str
 
-    # Written out, because mypyc does not compile what a dataclass makes by itself, which takes twice as long.
+    # Written out, as that of `StoredMessage`.
     def __init__(
         self,
         message_id: str,
@@ -237,29 +269,7 @@ class TopicConfig:
         return self.attributes.get(CLEANUP_POLICY) == COMPACTION
 
 
-BROADCAST_GROUP = "popgate.broadcast.group"
-"""The attribute of a group that belongs to one client of a broadcast group: that group's name."""
-
-
-@dataclass(slots=True, frozen=True)
-class GroupConfig:
-    """A consumer group's settings. `max_attempts` counts deliveries, the first included.
-
-    `broadcast`: every client gets every message, by a cursor of its own.
-    """
-
-    name: str
-    ordered: bool = False
-    max_attempts: int = 17
-    retry: CustomizedRetry | ExponentialRetry = DEFAULT_RETRY
-    consume_timeout_ms: int = 900_000
-    start_from: StartFrom = StartFrom.FIRST
-    consume_enabled: bool = True
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    broadcast: bool = False
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Pop:
     """A request for messages, held for `invisible_ms` each.
 
@@ -272,14 +282,42 @@ class Pop:
     group: str
     filter: Filter
     invisible_ms: int
-    max_messages: int = 32
-    max_bytes: int = 64 * 1024 * 1024
-    ordered: bool = False
-    wait_until: float | None = None
-    attempt_id: str = ""
-    one_per_message_group: bool = False
-    broker: str = ""
-    queue_id: int = -1
+    max_messages: int
+    max_bytes: int
+    ordered: bool
+    wait_until: float | None
+    attempt_id: str
+    one_per_message_group: bool
+    broker: str
+    queue_id: int
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        filter: Filter,  # noqa: A002 - the name of the field
+        invisible_ms: int,
+        max_messages: int = 32,
+        max_bytes: int = 64 * 1024 * 1024,
+        ordered: bool = False,
+        wait_until: float | None = None,
+        attempt_id: str = "",
+        one_per_message_group: bool = False,
+        broker: str = "",
+        queue_id: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.filter = filter
+        self.invisible_ms = invisible_ms
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.ordered = ordered
+        self.wait_until = wait_until
+        self.attempt_id = attempt_id
+        self.one_per_message_group = one_per_message_group
+        self.broker = broker
+        self.queue_id = queue_id
 
 
 @dataclass(slots=True, frozen=True)
@@ -302,14 +340,6 @@ class SendBack:
     store_host: str = ""
 
 
-@dataclass(slots=True, frozen=True)
-class Bounds:
-    """A queue's offsets: the first kept and the one the next message will get."""
-
-    minimum: int
-    maximum: int
-
-
 @dataclass(slots=True)
 class Pulled:
     """Messages read by offset; the next pull starts at `next_offset`."""
@@ -317,30 +347,6 @@ class Pulled:
     messages: Sequence[StoredMessage]
     next_offset: int
     bounds: Bounds
-
-
-@dataclass(slots=True, frozen=True)
-class Progress:
-    """How far a group is on one queue.
-
-    `committed`: everything below is done. `frontier`: the first offset never delivered.
-    `in_flight`: delivered and held; `waiting`: delivered before, free again or resting.
-    `retry`: a queue of the group's own retry topic, which its pops of the topic read too.
-    """
-
-    broker: str
-    queue_id: int
-    committed: int
-    frontier: int
-    in_flight: int
-    waiting: int
-    bounds: Bounds
-    retry: bool = False
-
-    @property
-    def lag(self) -> int:
-        """Messages not done yet: never delivered, held, or resting."""
-        return max(self.bounds.maximum - self.frontier, 0) + self.in_flight + self.waiting
 
 
 @unique

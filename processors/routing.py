@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from brokers.port import Broker
 from popgate.clock import Clock
@@ -54,8 +54,8 @@ def _sorted(queues: Sequence[Queue]) -> tuple[Queue, ...]:
 
 Kept = TypeVar("Kept", Routed, GroupConfig)
 
-_FRESH_S = 1.0
-_MOST = 16_384
+_FRESH_S: Final = 1.0
+_MOST: Final = 16_384
 
 
 def check_type(kind: MessageType, route: Route) -> None:

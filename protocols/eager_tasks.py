@@ -11,11 +11,14 @@ import asyncio
 from asyncio.tasks import _enter_task, _leave_task  # documented for tasks of other makes
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Final
+
+_OVER: Final = object()
+"""What comes after a coroutine's last step."""
 
 
 class EagerTask:
-    """A running coroutine. `on_end` gets the result, or the exception (CancelledError too)."""
+    """A running coroutine without a result. `on_end` gets the exception that ends it (CancelledError too)."""
 
     __slots__ = (
         "__weakref__",
@@ -26,16 +29,18 @@ class EagerTask:
         "_must_cancel",
         "_on_end",
         "_over",
+        "_steps",
         "_waits_for",
     )
 
     def __init__(
         self,
-        coroutine: Coroutine[Any, Any, Any],
+        coroutine: Coroutine[Any, Any, None],
         loop: asyncio.AbstractEventLoop,
-        on_end: Callable[[Any, BaseException | None], None],
+        on_end: Callable[[BaseException | None], None],
     ) -> None:
         self._coroutine = coroutine
+        self._steps = coroutine.__await__()
         # One for all of its steps, as a task has.
         self._context = copy_context()
         self._loop = loop
@@ -88,36 +93,45 @@ class EagerTask:
     def _step(self, wrong: BaseException | None = None) -> None:
         self._waits_for = None
         error: BaseException | None = None
+        waits_for: Any = _OVER
         loop = self._loop
         _enter_task(loop, self)  # type: ignore[arg-type]
         try:
-            if self._must_cancel:
-                self._must_cancel = False
-                waits_for = self._coroutine.throw(asyncio.CancelledError())
-            elif wrong is not None:
-                waits_for = self._coroutine.throw(wrong)
+            if self._must_cancel or wrong is not None:
+                waits_for = self._throw(wrong)
             else:
-                waits_for = self._coroutine.send(None)
-        except StopIteration as stop:
-            result = stop.value
+                # No StopIteration is caught: compiled, each is given a traceback first, which costs more.
+                waits_for = next(self._steps, _OVER)
         except (KeyboardInterrupt, SystemExit) as stop:
             self._over = True
-            self._on_end(None, stop)
+            self._on_end(stop)
             raise
         except BaseException as failure:
-            result, error = None, failure
-        else:
-            self._wait(waits_for)
-            return
+            error = failure
         finally:
             _leave_task(loop, self)  # type: ignore[arg-type]
+        if waits_for is not _OVER:
+            self._wait(waits_for)
+            return
         self._over = True
         try:
-            self._on_end(result, error)
+            self._on_end(error)
         finally:
             # The error's traceback has this frame: with it in hand both would wait for the collector, and all
             # that the call had with them.
             error = wrong = None
+
+    def _throw(self, wrong: BaseException | None) -> Any:
+        """A step that begins with an exception: a cancellation, before all others."""
+        if self._must_cancel:
+            self._must_cancel = False
+            wrong = asyncio.CancelledError()
+        try:
+            return self._coroutine.throw(wrong)  # type: ignore[arg-type]
+        except StopIteration:
+            return _OVER
+        finally:
+            wrong = None  # its traceback has this frame
 
     def _wait(self, waits_for: Any) -> None:
         if waits_for is None:

@@ -173,7 +173,7 @@ class RemoteBroker(Broker):
 
     def send_packed(
         self, context: Context, packed: PackedMessages
-    ) -> Coroutine[Any, Any, list[Sent | GatewayError]]:
+    ) -> Coroutine[Any, Any, Sequence[Sent | GatewayError]]:
         return self._sender.send_packed(context, packed)
 
     def pop(self, context: Context, request: Pop) -> Coroutine[Any, Any, list[StoredMessage]]:

@@ -73,3 +73,35 @@ class Reading(StrEnum):
     CONCURRENT = "concurrent"
     TRUE_PULL = "true pull"
     NEUTRAL = "neutral"
+
+
+@dataclass(slots=True, frozen=True)
+class Bounds:
+    """A queue's offsets: the first kept and the one the next message will get."""
+
+    minimum: int
+    maximum: int
+
+
+@dataclass(slots=True, frozen=True)
+class Progress:
+    """How far a group is on one queue.
+
+    `committed`: everything below is done. `frontier`: the first offset never delivered.
+    `in_flight`: delivered and held; `waiting`: delivered before, free again or resting.
+    `retry`: a queue of the group's own retry topic, which its pops of the topic read too.
+    """
+
+    broker: str
+    queue_id: int
+    committed: int
+    frontier: int
+    in_flight: int
+    waiting: int
+    bounds: Bounds
+    retry: bool = False
+
+    @property
+    def lag(self) -> int:
+        """Messages not done yet: never delivered, held, or resting."""
+        return max(self.bounds.maximum - self.frontier, 0) + self.in_flight + self.waiting

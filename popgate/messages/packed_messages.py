@@ -39,6 +39,10 @@ class PackedMessages:
     """Below 0: any."""
     may_come_again: bool
     """As `Message.may_come_again`, of all of them."""
+    body_bytes: int
+    """The bytes of the bodies alone."""
+    size: int
+    """The bytes of `data`."""
 
     # Written out, because mypyc does not compile what a dataclass makes by itself; nor is it frozen, which
     # would take several times as long, for every single message. Nobody changes one.
@@ -69,6 +73,9 @@ class PackedMessages:
         self.broker = broker
         self.queue_id = queue_id
         self.may_come_again = may_come_again
+        # At once, because everybody asks for both.
+        self.body_bytes = _bytes_in(bodies)
+        self.size = size_in_batch(len(bodies)) + self.body_bytes + _bytes_in(properties)
 
     @classmethod
     def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:
@@ -92,16 +99,6 @@ class PackedMessages:
     def data(self) -> bytes:
         """The body of a batch (protocol facts 5.7)."""
         return encode_batch(zip(self.flags, self.bodies, self.properties, strict=True))
-
-    @property
-    def body_bytes(self) -> int:
-        """The bytes of the bodies alone."""
-        return sum(map(len, self.bodies))
-
-    @property
-    def size(self) -> int:
-        """The bytes of `data`."""
-        return size_in_batch(len(self.bodies)) + self.body_bytes + sum(map(len, self.properties))
 
     @property
     def first_born_ms(self) -> int:
@@ -137,13 +134,13 @@ class PackedMessages:
 class SentTogether(Sequence[Sent]):
     """The results of messages that were stored one behind the other in a queue, made when they are asked for.
 
-    `first`: the offset of the first of them. `places`: their commit offsets.
+    `first`: the offset of the first of them. `places`: their commit offsets; empty: not known.
     """
 
     __slots__ = ("broker", "first", "message_ids", "places", "queue_id")
 
     def __init__(
-        self, message_ids: Sequence[str], broker: str, queue_id: int, first: int, places: Sequence[int]
+        self, message_ids: Sequence[str], broker: str, queue_id: int, first: int, places: Sequence[int] = ()
     ) -> None:
         self.message_ids = message_ids
         self.broker = broker
@@ -168,12 +165,24 @@ class SentTogether(Sequence[Sent]):
             return [self._sent(at) for at in range(*index.indices(len(self)))]
         return self._sent(range(len(self))[index])
 
+    def part(self, begin: int, end: int) -> SentTogether:
+        """The results from `begin` up to `end`, both of which are places in it."""
+        ids, places = self.message_ids[begin:end], self.places[begin:end]
+        return SentTogether(ids, self.broker, self.queue_id, self.first + begin, places)
+
     def __iter__(self) -> Iterator[Sent]:
         return map(self._sent, range(len(self)))
 
     def _sent(self, at: int) -> Sent:
-        message_id, place = self.message_ids[at], self.places[at]
-        return Sent(message_id, self.broker, self.queue_id, self.first + at, "", "", place)
+        place = self.places[at] if self.places else -1
+        return Sent(self.message_ids[at], self.broker, self.queue_id, self.first + at, "", "", place)
+
+
+def _bytes_in(pieces: Sequence[bytes]) -> int:
+    size = 0
+    for piece in pieces:  # compiled, this takes less than `sum(map(len, pieces))`
+        size += len(piece)
+    return size
 
 
 def _origin(block: bytes) -> tuple[int, str]:

@@ -5,6 +5,8 @@ Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 
 from __future__ import annotations
 
+from typing import Final
+
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, shown
 from popgate.filters.compiled import compile_filter
@@ -14,9 +16,9 @@ from processors.clients.client_registry import ClientHandle
 from processors.limits import Limits
 from processors.requests import Receive
 
-_MARGIN_SHARE = 0.2
+_MARGIN_SHARE: Final = 0.2
 """Of a short deadline the margin is at most this part."""
-_RUST_MARGINS = 4
+_RUST_MARGINS: Final = 4
 """Margins of a poll of Rust's client: each is as long as its deadline, so every empty one ends there."""
 
 

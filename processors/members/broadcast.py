@@ -19,8 +19,9 @@ from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFound, TooManyRequests
+from popgate.groups.group_config import BROADCAST_GROUP
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import BROADCAST_GROUP, GroupConfig
+from popgate.model import GroupConfig
 from popgate.naming import MEMBER_PREFIX, member_group
 from processors.routing import Routing
 

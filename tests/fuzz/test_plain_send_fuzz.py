@@ -16,6 +16,10 @@ TEXTS = (b"a", b"b", b"kind", b"k" * 130)
 ODD_TEXTS = (
     b"a b",
     b" ",
+    b" \t\n\r\x0b\x0c",
+    b"\t",
+    b"\x1c",
+    b" a",
     b"",
     b"|",
     b"\x01",

@@ -13,8 +13,9 @@ from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import LocalWireError
+from popgate.groups.group_config import BROADCAST_GROUP
 from popgate.ids.message_id import encode_offset_message_id
-from popgate.model import BROADCAST_GROUP, TopicConfig
+from popgate.model import TopicConfig
 from popgate.naming import dead_letter_topic, pop_retry_topic_v2, retry_topic
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import (

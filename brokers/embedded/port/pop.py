@@ -20,8 +20,9 @@ from brokers.embedded.groups.receipts import encode_handle, expired, find_delive
 from brokers.embedded.lite_port.settle import LiteSettlement
 from popgate.context import Context
 from popgate.errors import GatewayError, NotFound, TooManyRequests
+from popgate.groups.group_config import PRIORITY_FACTOR
 from popgate.lite import takes_lite_topics
-from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage
+from popgate.model import MessageType, Pop, StoredMessage
 
 _PRIORITY = MessageType.PRIORITY
 _FIRST_LOOKS = 64

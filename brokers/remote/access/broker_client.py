@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import cast
+from typing import Final, cast
 
 from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connection_pool import ConnectionPool
@@ -16,11 +16,11 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
 
-_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
-_BUSY_S = 3.0
+_SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
+_BUSY_S: Final = 3.0
 """How long a broker may be busy before its answer is returned."""
-_FIRST_REST_S = 0.1
-_LONGEST_REST_S = 1.0
+_FIRST_REST_S: Final = 0.1
+_LONGEST_REST_S: Final = 1.0
 
 
 class BrokerClient:
@@ -198,5 +198,5 @@ def _outcome(done: asyncio.Future[Command]) -> Command | Exception:
     return done.result() if error is None else cast("Exception", error)
 
 
-_MOVED = frozenset({int(ResponseCode.NOT_LEADER_FOR_QUEUE), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
+_MOVED: Final = frozenset({int(ResponseCode.NOT_LEADER_FOR_QUEUE), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
 """Answers after which the master may be another one."""

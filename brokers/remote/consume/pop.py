@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Final
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
@@ -41,15 +42,17 @@ from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
-_MOST_WAITING = 65_536
-_NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout
-_REFUSED = GroupNotFound, Forbidden
-_LOOKS = 3
+_MOST_WAITING: Final = 65_536
+_NO_ANSWER: Final = BrokerUnavailable, BrokerBusy, BrokerTimeout
+_REFUSED: Final = GroupNotFound, Forbidden
+_LOOKS: Final = 3
 _FROM_FIRST, _FROM_LAST = "0", "1"
 """Where a broker begins with a queue in which the group has no position: it decides at its first pop of the
 queue, for all gateways (4.3, 4). From the last: with the first message while that is still in the memory of
 the broker, else with the last one; of retries always with the first."""
-_EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
+_EMPTY: Final = frozenset(
+    {ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL}
+)
 
 
 class _TooOld(BrokerBusy):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokers.remote.access.broker_client import BrokerClient
 from brokers.remote.consume.pop_filter import PopAttempt
@@ -22,16 +22,16 @@ from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 
-MOST_MESSAGES = 32
+MOST_MESSAGES: Final = 32
 """That a broker gives in one answer (protocol facts 4.3, 1)."""
-_GATHERED_BYTES = 256 * 1024
+_GATHERED_BYTES: Final = 256 * 1024
 """Approximate limit of a request for several callers: a broker reads no more from a queue at a time."""
-_LATE_S = 60.0
+_LATE_S: Final = 60.0
 """How long the response to an abandoned request is still awaited, or twice its timeout if that is longer:
 its messages can then be returned at once."""
-_STOP_S = 10.0
+_STOP_S: Final = 10.0
 """So long a stop waits for such answers."""
-_SOON_S = 0.0005
+_SOON_S: Final = 0.0005
 """Timers fire slightly early, and floats are inexact: less remaining time than this counts as none."""
 
 Key = tuple[str, str, str, int, int, bool, str]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.remote.settle.ack_batcher import Ack
@@ -22,10 +23,10 @@ from popgate.wire.messages.properties import UNIQ_KEY, find_property
 
 _log = logging.getLogger(__name__)
 
-_UNIQ_KEY = UNIQ_KEY.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class PopAttempt:
     """A pop as it goes on: the request, what the group's settings and the route say of it."""
 
@@ -34,8 +35,19 @@ class PopAttempt:
     config: GroupConfig
     route: TopicRoute
     brokers: list[str]
-    rest: int = field(default=0)
+    rest: int
     """How much more there is at the broker that was asked last, by its own words."""
+
+    # Written out, because mypyc does not compile what a dataclass makes, and there is one for every receive.
+    def __init__(
+        self, context: Context, request: Pop, config: GroupConfig, route: TopicRoute, brokers: list[str]
+    ) -> None:
+        self.context = context
+        self.request = request
+        self.config = config
+        self.route = route
+        self.brokers = brokers
+        self.rest = 0
 
 
 class PopFilter(ReportsDeadLetters):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from popgate.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-_LATELY_S = 2.0
-_AGAIN_S = 1.0
+_LATELY_S: Final = 2.0
+_AGAIN_S: Final = 1.0
 """A broker that had nothing is asked so often while others have something: what comes there must not wait
 until they are empty."""
-_AFTER_FAILURE_S = 10.0
+_AFTER_FAILURE_S: Final = 10.0
 """Likewise one that failed, or has yet to answer: each time may cost a receive the time of a request."""
-_MOST = 8_192
-_FIRST_SIZE = 1_024.0
-_WEIGHT = 0.2
-_MOST_REFUSALS = 1_024
-_FRESH_S = 300.0
+_MOST: Final = 8_192
+_FIRST_SIZE: Final = 1_024.0
+_WEIGHT: Final = 0.2
+_MOST_REFUSALS: Final = 1_024
+_FRESH_S: Final = 300.0
 """Present consumers pop repeatedly: a refusal that was not repeated within this time is obsolete."""
 
 

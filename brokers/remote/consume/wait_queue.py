@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Final
 
 from popgate.clock import Clock, Timer
 from popgate.errors import TooManyRequests
 
-_SMALLEST_SWEEP = 1_024
-_SOON_S = 0.0005
+_SMALLEST_SWEEP: Final = 1_024
+_SOON_S: Final = 0.0005
 """Timers fire slightly early, and floats are inexact: less remaining time than this counts as none."""
 
 

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from brokers.batches import Batch, ForwardsBatches, Single, StoredBatch
 from brokers.remote.access.cluster_access import ClusterAccess
@@ -43,12 +44,12 @@ from popgate.errors import (
     GatewayError,
     PeerWireError,
 )
-from popgate.messages.packed_messages import PackedMessages
+from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Sent
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
 
-_NOT_DONE = frozenset(
+_NOT_DONE: Final = frozenset(
     {
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
@@ -58,21 +59,21 @@ _NOT_DONE = frozenset(
     }
 )
 """Answers to a send that did nothing, and that another broker may answer better."""
-_MOVED = frozenset(
+_MOVED: Final = frozenset(
     {ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NOT_LEADER_FOR_QUEUE}
 )
 """Those after which the route is in doubt."""
-_TOO_FEW = "in-sync replicas not enough"
+_TOO_FEW: Final = "in-sync replicas not enough"
 """How a broker says, before it stores anything, that too few others would have it."""
-_TOO_LARGE = "message body size exceeded"
+_TOO_LARGE: Final = "message body size exceeded"
 """How it says, likewise, that a batch is larger than its own limit; of one message it says so by a code.
 Source: RocketMQ 4.9.8 and 5.3.3, encode(MessageExtBatch), which throws."""
-_TRIES_S = 2.0
+_TRIES_S: Final = 2.0
 """Request timeouts that a send without a deadline may take, over all brokers."""
-_BUSY_REST_S = 0.1
-_LONGEST_REST_S = 1.0
+_BUSY_REST_S: Final = 0.1
+_LONGEST_REST_S: Final = 1.0
 """How long everybody rests when all brokers asked for a pause: they did nothing."""
-_LONGEST_DELAY = re.compile(r"max delay ([0-9]{1,15})ms")
+_LONGEST_DELAY: Final = re.compile(r"max delay ([0-9]{1,15})ms")
 """In the sentence of a broker whose own limit is lower than the one we know."""
 
 
@@ -97,15 +98,16 @@ class Sender(ForwardsBatches):
             return []
         topic = messages[0].topic
         if _may_gather(topic, messages):
-            return await self.send_packed(context, PackedMessages.pack(topic, messages))
+            return [*await self.send_packed(context, PackedMessages.pack(topic, messages))]
         return await self._send_apart(topic, messages, self._until(context))
 
-    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+    async def send_packed(self, context: Context, packed: PackedMessages) -> Sequence[Sent | GatewayError]:
         until = self._until(context)
         large = packed.size > MOST_BYTES or len(packed.message_ids) > MOST_MESSAGES
         if large or not may_batch(packed.topic):
             return await self._send_apart(packed.topic, packed.unpack(), until)
-        return _told(await self._send_batcher.send(packed, until))
+        outcomes = await self._send_batcher.send(packed, until)
+        return outcomes if isinstance(outcomes, SentTogether) else _told(outcomes)
 
     async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
         places = await self._planner.places_of(batch.topic)
@@ -147,7 +149,7 @@ class Sender(ForwardsBatches):
         first = parts[0].packed
         if len(parts) > 1 or len(first.message_ids) > 1:
             load = PackedLoad([part.packed for part in parts])
-            outcomes: Sequence[Sent | GatewayError] | None = None
+            outcomes: Sequence[Sent] | None = None
             try:
                 outcomes = await self._send_load(load, Unit(None), max(part.until for part in parts))
             except BadRequest:
@@ -167,7 +169,7 @@ class Sender(ForwardsBatches):
             for part in parts:
                 end = at + len(part.packed.message_ids)
                 if not part.done.done():
-                    part.done.set_result([*outcomes[at:end]])
+                    part.done.set_result(_part_of(outcomes, at, end))
                 at = end
         else:
             await self._send_part(parts[0], together=False)
@@ -222,7 +224,7 @@ class Sender(ForwardsBatches):
 
     async def _send_load(
         self, load: Load, unit: Unit, until: float, places: Places | None = None
-    ) -> list[Sent]:
+    ) -> Sequence[Sent]:
         """One request, at one broker after the other while that is safe. Raises the last failure."""
         clock = self._clock
         now = clock.monotonic()
@@ -281,7 +283,7 @@ class Sender(ForwardsBatches):
             without.clear()
             now = clock.monotonic()
 
-    async def _ask_to_store(self, load: Load, target: Target, timeout_s: float) -> list[Sent]:
+    async def _ask_to_store(self, load: Load, target: Target, timeout_s: float) -> Sequence[Sent]:
         """Raises _NotDone when another broker may be asked, GatewayError for all else."""
         clock = self._clock
         broker, first = target.broker, load.first
@@ -382,6 +384,11 @@ def _own(error: GatewayError) -> GatewayError:
     other = type(error).__new__(type(error), *error.args)
     other.__dict__.update(error.__dict__)
     return other
+
+
+def _part_of(outcomes: Sequence[Sent], begin: int, end: int) -> Sequence[Sent]:
+    """What one caller hears of a request for several."""
+    return outcomes.part(begin, end) if isinstance(outcomes, SentTogether) else outcomes[begin:end]
 
 
 def _told(results: Sequence[Sent | GatewayError | None]) -> list[Sent | GatewayError]:

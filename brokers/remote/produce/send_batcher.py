@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokers.remote.produce.batches import goes_alone
 from popgate.errors import GatewayError
@@ -18,13 +18,13 @@ from popgate.model import Message, MessageType, Sent
 
 _log = logging.getLogger(__name__)
 
-MOST_BYTES = 1024 * 1024
+MOST_BYTES: Final = 1024 * 1024
 """Of what is gathered: brokers may take less than 4 MiB, and whoever asked for little would wait for much."""
-MOST_MESSAGES = 1_024
-_DEADLINES_S = 1.0
+MOST_MESSAGES: Final = 1_024
+_DEADLINES_S: Final = 1.0
 """Callers whose time ends within the same so many seconds go together."""
 
-Outcomes = list[Sent | GatewayError]
+Outcomes = Sequence[Sent | GatewayError]
 
 
 class Part(NamedTuple):
@@ -54,7 +54,7 @@ def may_lie_anywhere(topic: str, message: Message) -> bool:
         and message.topic == topic
         and not message.message_group
         # A broker leaves that out of what it stores, unless it comes in a batch.
-        and b"WAIT\x01" not in message.properties
+        and message.properties.find(b"WAIT\x01") < 0
         and not goes_alone(message)
     )
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from brokers.batches import Batch, Single
 from brokers.remote.produce.batches import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
 from popgate.ids.message_id import decode_offset_message_id, make_message_id
-from popgate.messages.packed_messages import PackedMessages, signed
+from popgate.messages.packed_messages import PackedMessages, SentTogether, signed
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode
@@ -37,13 +38,13 @@ from popgate.wire.messages.properties import (
 )
 from popgate.wire.messages.records import TRANSACTION_PREPARED
 
-_UNIQ_KEY = UNIQ_KEY.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
 _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
-_TIMER_DELIVER_MS = TIMER_DELIVER_MS.encode()
-_RECONSUME_TIME = RECONSUME_TIME.encode()
-_MAX_RECONSUME_TIMES = MAX_RECONSUME_TIMES.encode()
-_LARGEST_INT = (1 << 31) - 1
-_LARGEST_LONG = (1 << 63) - 1
+_TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
+_RECONSUME_TIME: Final = RECONSUME_TIME.encode()
+_MAX_RECONSUME_TIMES: Final = MAX_RECONSUME_TIMES.encode()
+_LARGEST_INT: Final = (1 << 31) - 1
+_LARGEST_LONG: Final = (1 << 63) - 1
 
 
 def complete(message: Message) -> None:
@@ -185,7 +186,7 @@ class Load(ABC):
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
         """As `send_request`."""
 
-    def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
+    def stored(self, broker: str, fields: Mapping[str, str]) -> Sequence[Sent]:
         """Of an answer that reports success. Raises as `sent`."""
         return sent(self.message_ids, broker, fields)
 
@@ -225,6 +226,11 @@ class PackedLoad(Load):
         first = self.packed[0]
         fields = _fields(self.topic, queue_id, first.producer_group, first.sys_flag, born_ms, many=True)
         return RequestCode.SEND_BATCH_MESSAGE, fields, b"".join([each.data for each in self.packed])
+
+    def stored(self, broker: str, fields: Mapping[str, str]) -> SentTogether:
+        """No object for each of them: whoever answers a client needs none."""
+        queue_id, offset = _place_in(fields)
+        return SentTogether(self.message_ids, broker, queue_id, offset)
 
 
 class BatchLoad(Load):
@@ -282,6 +288,17 @@ def sent(
     has the first offset; the others follow it (protocol facts 5.7). Raises PeerWireError when the response
     has no offset.
     """
+    queue_id, offset = _place_in(fields)
+    results = [Sent(name, broker, queue_id, offset + at) for at, name in enumerate(message_ids)]
+    if len(results) == 1:
+        results[0].recall_handle = fields.get("recallHandle", "")
+    if placed:
+        _place(results, fields.get("msgId", ""))
+    return results
+
+
+def _place_in(fields: Mapping[str, str]) -> tuple[int, int]:
+    """The queue and the first offset of an answer. Raises PeerWireError when it has none."""
     try:
         queue_id, offset = int(fields["queueId"]), int(fields["queueOffset"])
     except (KeyError, ValueError) as error:
@@ -289,12 +306,7 @@ def sent(
     if not (0 <= queue_id <= _LARGEST_INT and 0 <= offset <= _LARGEST_LONG):
         place = shown(f"queue {fields['queueId']} and offset {fields['queueOffset']}")
         raise PeerWireError(f"a send was answered with {place}")
-    results = [Sent(name, broker, queue_id, offset + at) for at, name in enumerate(message_ids)]
-    if len(results) == 1:
-        results[0].recall_handle = fields.get("recallHandle", "")
-    if placed:
-        _place(results, fields.get("msgId", ""))
-    return results
+    return queue_id, offset
 
 
 def _place(results: Sequence[Sent], ids: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from popgate.clock import Clock
 
-_STRANGER_MS = 60_000
+_STRANGER_MS: Final = 60_000
 """So far the clock of a broker that has not told its time yet may be from ours."""
-_MOST = 4_096
+_MOST: Final = 4_096
 
 
 class BrokerClocks:

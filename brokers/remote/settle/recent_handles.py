@@ -8,8 +8,9 @@ replica does not know these handles.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-_YOUNG = 16_384
+_YOUNG: Final = 16_384
 
 
 class RecentHandles:

@@ -6,8 +6,10 @@ a message is not dead-lettered by the count alone while this process knows bette
 
 from __future__ import annotations
 
-_MOST = 8_192
-_MOST_TIMES = 1_000
+from typing import Final
+
+_MOST: Final = 8_192
+_MOST_TIMES: Final = 1_000
 
 
 class Undelivered:

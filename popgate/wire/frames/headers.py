@@ -11,29 +11,30 @@ import struct
 from collections.abc import Callable, Mapping
 from enum import IntEnum, unique
 from struct import Struct
+from typing import Final
 
 from popgate.errors import LocalWireError, PeerWireError, shown
 from popgate.wire.json_syntax.jsontext import no_json, not_written, parse, write
 
-LONGEST_HEADER = 1 << 20
-MOST_FIELDS = 1024
-LANGUAGES = (
+LONGEST_HEADER: Final = 1 << 20
+MOST_FIELDS: Final = 1024
+LANGUAGES: Final = (
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS"),
     *("RUST", "NODE_JS"),
 )
 """RocketMQ's names of languages; the place is the number of the binary encoding."""
-OTHER = "OTHER"
+OTHER: Final = "OTHER"
 
-_LANGUAGE_NUMBERS = {name: number for number, name in enumerate(LANGUAGES)}
-_OTHER_NUMBER = _LANGUAGE_NUMBERS[OTHER]
-_HEAD = Struct(">hbhiii")
+_LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGES)}
+_OTHER_NUMBER: Final = _LANGUAGE_NUMBERS[OTHER]
+_HEAD: Final = Struct(">hbhiii")
 """code, language, version, opaque, flag, length of the remark"""
 _pack_head, _unpack_head = _HEAD.pack, _HEAD.unpack_from
-_pack_numbers = Struct(">iiii").pack
+_pack_numbers: Final = Struct(">iiii").pack
 _pack_short, _unpack_short = Struct(">h").pack, Struct(">h").unpack_from
 _pack_length, _unpack_length = Struct(">i").pack, Struct(">i").unpack_from
-_SMALLEST_BINARY = _HEAD.size + 4
-_LARGEST_SHORT = 0x7FFF
+_SMALLEST_BINARY: Final = _HEAD.size + 4
+_LARGEST_SHORT: Final = 0x7FFF
 
 
 @unique
@@ -44,7 +45,7 @@ class Serialization(IntEnum):
     ROCKETMQ = 1
 
 
-_JSON = 0  # compared with a plain number, which is quicker
+_JSON: Final = 0  # compared with a plain number, which is quicker
 
 Header = tuple[int, str, int, int, int, str, dict[str, str]]
 """The fields of a header: code, language, version, opaque, flag, remark, ext fields."""

@@ -9,31 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
+from typing import Final
 
 from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.frames.contract import TLS_FIRST
 from popgate.wire.frames.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
 
-VERSION = 479
+VERSION: Final = 479
 """V5_3_3, the version that is sent by default."""
-V4_9_4 = 401
+V4_9_4: Final = 401
 """From this version on a name server writes standard JSON, with keys in quotes."""
-V4_9_5 = 403
+V4_9_5: Final = 403
 """From this version on clients of RocketMQ 4 name the broker that they mean, by `bname` or `n`."""
 V5_0_0, V5_1_0 = 412, 433
 """Those of RocketMQ 5 do so from 5.1.0 on: 5.0.0 (the first is its snapshot) in pulls and with positions, and
 not in sends, send-backs and ends of transactions (protocol facts 7.7)."""
-V5_3_1 = 475
+V5_3_1: Final = 475
 """Clients above this version understand the answer GO_AWAY."""
-LARGEST_FRAME = 16 * 1024 * 1024
+LARGEST_FRAME: Final = 16 * 1024 * 1024
 """Bytes behind the first length, the limit of RocketMQ."""
-_TLS = int.from_bytes(TLS_FIRST, "big")
-IS_RESPONSE = 1
-IS_ONEWAY = 2
+_TLS: Final = int.from_bytes(TLS_FIRST, "big")
+IS_RESPONSE: Final = 1
+IS_ONEWAY: Final = 2
 
-_LENGTHS = Struct(">iI")
+_LENGTHS: Final = Struct(">iI")
 _pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
-_SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
+_SERIALIZATIONS: Final = (Serialization.JSON, Serialization.ROCKETMQ)
 
 
 def names_brokers(version: int) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.messages.properties import LONGEST_BLOCK
 
-_HEAD = Struct(">IIIiI")
+_HEAD: Final = Struct(">IIIiI")
 """total size, magic (0), checksum (0), flag, length of the body"""
-_SHORT = Struct(">h")
-_SMALLEST = _HEAD.size + _SHORT.size
+_SHORT: Final = Struct(">h")
+_SMALLEST: Final = _HEAD.size + _SHORT.size
 
 
 class BatchItem(NamedTuple):

@@ -17,20 +17,20 @@ from popgate.wire.messages.hosts import host_text as host_text
 from popgate.wire.messages.hosts import pack_host as pack_host
 from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
 
-COMPRESSED = 0x1
-MULTI_TAGS = 0x2
-TRANSACTION_PREPARED = 0x4
-TRANSACTION_COMMIT = 0x8
-TRANSACTION_ROLLBACK = 0xC
-TRANSACTION_MASK = 0xC
+COMPRESSED: Final = 0x1
+MULTI_TAGS: Final = 0x2
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
-NEED_UNWRAP = 0x40
-INNER_BATCH = 0x80
-COMPRESSION_MASK = 0x700
-COMPRESSION_LZ4 = 0x100
-COMPRESSION_ZSTD = 0x200
-COMPRESSION_ZLIB = 0x300
+NEED_UNWRAP: Final = 0x40
+INNER_BATCH: Final = 0x80
+COMPRESSION_MASK: Final = 0x700
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -48,10 +48,10 @@ _HEADS: Final = {
     HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
 }
 """Everything before the body, by the two host bits of `sys_flag`."""
-COMMIT_OFFSET_AT = 28
-BORN_MS_AT = 40
-BORN_HOST_AT = 48
-STORE_HOST_AT = 64
+COMMIT_OFFSET_AT: Final = 28
+BORN_MS_AT: Final = 40
+BORN_HOST_AT: Final = 48
+STORE_HOST_AT: Final = 64
 BODY_AT: Final = 88
 """Where they stand in a record whose hosts are IPv4."""
 _HEAD: Final = _HEADS[0]

@@ -7,14 +7,14 @@ with such a code of their own are reported with the nearest one that it knows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from popgate.context import Context
 from popgate.errors import Fault, GatewayError
 from protocols.grpc.codec.client_quirks import code_for, is_at_least
 from protocols.grpc.pb.definition_pb2 import Code, Status
 
-OK = Status(code=Code.OK, message="OK")
+OK: Final = Status(code=Code.OK, message="OK")
 """Shared: never changed, only copied into answers."""
 
 
@@ -107,7 +107,7 @@ def code_of(fault: Fault) -> Code:
     assert_never(fault)
 
 
-_CODES = {fault: code_of(fault) for fault in Fault}
+_CODES: Final = {fault: code_of(fault) for fault in Fault}
 
 
 def status_of(error: GatewayError, context: Context) -> Status:

@@ -10,10 +10,11 @@ Sources: protocol facts 1.10, 2.2, 3.5 and 5.7.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.messages.packed_messages import PackedMessages
+from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Sent
 from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
@@ -24,14 +25,14 @@ from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, NOT_LAST, v
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 
-_MOST_PROPERTIES = 32
-_PAIRS = [b"\x01\x02" * count for count in range(_MOST_PROPERTIES + 7)]
+_MOST_PROPERTIES: Final = 32
+_PAIRS: Final = [b"\x01\x02" * count for count in range(_MOST_PROPERTIES + 7)]
 """What a block has besides printable characters, by how many properties it has: this, or it is none."""
-_SYSTEM = frozenset(name.decode() for name in HIDDEN)
-_PLAIN = frozenset((0, 1))
+_SYSTEM: Final = frozenset(name.decode() for name in HIDDEN)
+_PLAIN: Final = frozenset((0, 1))
 """Type and encoding: nothing said, or NORMAL and IDENTITY, for which that is taken."""
-_MOST_BYTES = 1 << 30
-_STATUS_FIELD = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
+_MOST_BYTES: Final = 1 << 30
+_STATUS_FIELD: Final = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
 """The status of an answer, and that of each of its entries: both have the number 1."""
 _Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[bytes, ...]]
 """Of a message: its id, its body, its properties, when and where it was born, its keys."""
@@ -218,6 +219,8 @@ def sends_out(
     results: Sequence[Sent | GatewayError], context: Context
 ) -> rpc.SendMessageResponse | EncodedAnswer:
     """The answer to a send, from the result of each of its messages."""
+    if isinstance(results, SentTogether):
+        return EncodedAnswer(encode_sent_together(results))
     stored = [result for result in results if not isinstance(result, GatewayError)]
     if len(stored) == len(results):
         return EncodedAnswer(encode_sent(stored))
@@ -235,34 +238,61 @@ def sends_out(
 def encode_sent(results: Sequence[Sent]) -> bytes:
     """The SendMessageResponse of messages that were all stored."""
     parts = [_STATUS_FIELD]
-    begin = high = b""
-    size = high_bits = -1
+    entries = _Entries()
     for result in results:
-        offset = result.offset
-        message_id = result.message_id.encode()
-        if offset < 128 or result.transaction_id or result.recall_handle:
-            entry = _entry_of(result, message_id)
-            parts.append(b"\x12%b%b" % (varint(len(entry)), entry))
-            continue
-        if offset >> 7 != high_bits or len(message_id) != size:
-            # Of one batch nearly all entries are alike but for the id itself and the last bits of the offset.
-            size, high_bits = len(message_id), offset >> 7
-            high = varint(high_bits)
-            begin = b"%b\x12%b" % (_STATUS_FIELD, varint(size))
-            begin = b"\x12%b%b" % (varint(len(begin) + size + 2 + len(high)), begin)
-        parts.append(b"%b%b\x20%b%b" % (begin, message_id, NOT_LAST[offset & 0x7F], high))
+        message_id, offset = result.message_id.encode(), result.offset
+        if result.transaction_id or result.recall_handle:
+            parts.append(_unusual_entry(message_id, offset, result.transaction_id, result.recall_handle))
+        else:
+            parts.append(entries.entry(message_id, offset))
     return b"".join(parts)
 
 
-def _entry_of(result: Sent, message_id: bytes) -> bytes:
+def encode_sent_together(results: SentTogether) -> bytes:
+    """The same as `encode_sent` makes of them, without an object for each."""
+    parts = [_STATUS_FIELD]
+    entries = _Entries()
+    offset = results.first
+    for message_id in results.message_ids:
+        parts.append(entries.entry(message_id.encode(), offset))
+        offset += 1
+    return b"".join(parts)
+
+
+class _Entries:
+    """Encodes entries that have nothing but a status, an id and an offset.
+
+    Of one batch nearly all are alike but for the id itself and the last bits of the offset.
+    """
+
+    __slots__ = ("_begin", "_high", "_high_bits", "_size")
+
+    def __init__(self) -> None:
+        self._begin = self._high = b""
+        self._size = self._high_bits = -1
+
+    def entry(self, message_id: bytes, offset: int) -> bytes:
+        if offset < 128:
+            return _unusual_entry(message_id, offset)
+        if offset >> 7 != self._high_bits or len(message_id) != self._size:
+            self._size, self._high_bits = len(message_id), offset >> 7
+            self._high = varint(self._high_bits)
+            begin = b"%b\x12%b" % (_STATUS_FIELD, varint(self._size))
+            self._begin = b"\x12%b%b" % (varint(len(begin) + self._size + 2 + len(self._high)), begin)
+        return b"%b%b\x20%b%b" % (self._begin, message_id, NOT_LAST[offset & 0x7F], self._high)
+
+
+def _unusual_entry(
+    message_id: bytes, offset: int, transaction_id: str = "", recall_handle: str = ""
+) -> bytes:
     entry = b"%b\x12%b%b" % (_STATUS_FIELD, varint(len(message_id)), message_id)
-    if result.transaction_id:
-        entry += _text(b"\x1a", result.transaction_id)
-    if result.offset:
-        entry = b"%b\x20%b" % (entry, varint(result.offset))
-    if result.recall_handle:
-        entry += _text(b"\x2a", result.recall_handle)
-    return entry
+    if transaction_id:
+        entry += _text(b"\x1a", transaction_id)
+    if offset:
+        entry = b"%b\x20%b" % (entry, varint(offset))
+    if recall_handle:
+        entry += _text(b"\x2a", recall_handle)
+    return b"\x12%b%b" % (varint(len(entry)), entry)
 
 
 def _text(tag: bytes, text: str) -> bytes:

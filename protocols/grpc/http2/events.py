@@ -32,12 +32,17 @@ class Shape(IntEnum):
     """It is no gRPC."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Called:
     """A request of one message came as a whole."""
 
     stream: Stream
     message: bytes
+
+    # Written out, because mypyc does not compile what a dataclass makes, and there is one for every call.
+    def __init__(self, stream: Stream, message: bytes) -> None:
+        self.stream = stream
+        self.message = message
 
 
 @dataclass(slots=True)

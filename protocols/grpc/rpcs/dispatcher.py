@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -38,14 +38,14 @@ from protocols.grpc.transport import (
 )
 from protocols.observers import CallObserver, NullCalls
 
-SERVICE = "apache.rocketmq.v2.MessagingService"
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 
 _log = logging.getLogger(__name__)
 
-_CODES = {value.number: value.name for value in pb.Code.DESCRIPTOR.values}
-_GONE = "CLIENT_GONE"
+_CODES: Final = {value.number: value.name for value in pb.Code.DESCRIPTOR.values}
+_GONE: Final = "CLIENT_GONE"
 """Stands for a code where nobody was there to be told one."""
-_FINE = frozenset({"OK", "MESSAGE_NOT_FOUND", _GONE})
+_FINE: Final = frozenset({"OK", "MESSAGE_NOT_FOUND", _GONE})
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +74,7 @@ class Streamed:
     """Returns the code of the status that it wrote."""
 
 
-UNARY = (
+UNARY: Final = (
     Unary("QueryRoute", rpc.QueryRouteRequest, rpc.QueryRouteResponse, MessagingService.query_route),
     Unary("Heartbeat", rpc.HeartbeatRequest, rpc.HeartbeatResponse, MessagingService.heartbeat),
     Unary("SendMessage", rpc.SendMessageRequest, rpc.SendMessageResponse, MessagingService.send_message, 0),
@@ -123,7 +123,7 @@ UNARY = (
     ),
 )
 
-STREAMED = (
+STREAMED: Final = (
     Streamed(
         "ReceiveMessage",
         rpc.ReceiveMessageRequest,

@@ -6,13 +6,15 @@ Only the headers named here are read. What a client claims about its own address
 
 from __future__ import annotations
 
+from typing import Final
+
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Unauthenticated
 from popgate.kinds import NO_CREDENTIALS, Authenticator, Credentials
 from protocols.grpc.transport import Call
 
-_LONGEST_ID = 1024
-_LONGEST = 256
+_LONGEST_ID: Final = 1024
+_LONGEST: Final = 256
 
 
 def open_context(call: Call, now: float) -> Context:

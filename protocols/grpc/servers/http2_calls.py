@@ -87,7 +87,7 @@ class Http2Call:
         if self._running is not None:
             self._running.cancel()
 
-    def _ended(self, _result: None, error: BaseException | None) -> None:
+    def _ended(self, error: BaseException | None) -> None:
         self._running = None
         # Each would keep the other until the collector comes.
         self.stream.call = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from popgate.errors import PeerWireError
 from popgate.sockets.wire_driver import WireDriver
@@ -18,9 +18,9 @@ from protocols.grpc.servers.http2_calls import Http2Call
 from protocols.proxy_protocol import Proxied
 from protocols.tls import names_of, speaks_http2
 
-_PROGRESS = 64 * 1024
+_PROGRESS: Final = 64 * 1024
 """Bytes that a client has to take within `slow_s` of what was written to it, if there are as many."""
-_MOST_UNSENT = 1024 * 1024
+_MOST_UNSENT: Final = 1024 * 1024
 """Bytes of answers of one turn of the loop, after which who writes more waits for the next."""
 
 

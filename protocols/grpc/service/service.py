@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from popgate.clock import Clock
 from popgate.context import Context
@@ -41,11 +41,11 @@ from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
 _log = logging.getLogger(__name__)
 
-_CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
-_RECEIVED = rpc.ReceiveMessageResponse(status=OK).SerializeToString()
-_TOGETHER = 64 * 1024
+_CLIENT_TYPES: Final = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
+_RECEIVED: Final = rpc.ReceiveMessageResponse(status=OK).SerializeToString()
+_TOGETHER: Final = 64 * 1024
 """Bytes that are encoded before they are written, or one message."""
-_NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+_NOTHING: Final = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
 
 
 class MessagingService(Positions):

@@ -62,7 +62,7 @@ class Host(Protocol):
 class RemotingCall:
     """One request under way."""
 
-    __slots__ = ("_running", "connection", "late", "request", "waits")
+    __slots__ = ("_answer", "_running", "connection", "late", "request", "waits")
 
     def __init__(self, connection: RemotingConnection, request: Request, *, waits: bool) -> None:
         self.connection = connection
@@ -71,16 +71,20 @@ class RemotingCall:
         self.late = False
         """Whether it came when the drain had begun."""
         self._running: EagerTask | None = None
+        self._answer: Command | None = None
 
     def run(self, door: Door, loop: asyncio.AbstractEventLoop) -> None:
-        self._running = EagerTask(door.serve(self.request), loop, self._ended)
+        self._running = EagerTask(self._serve(door), loop, self._ended)
         self._running.start()
+
+    async def _serve(self, door: Door) -> None:
+        self._answer = await door.serve(self.request)
 
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    def _ended(self, answer: Command | None, error: BaseException | None) -> None:
+    def _ended(self, error: BaseException | None) -> None:
         # Each would keep the other until the collector comes.
         self._running = None
-        self.connection.ended(self, answer, error)
+        self.connection.ended(self, self._answer, error)

@@ -291,7 +291,7 @@ def _all_stored(results: Sequence[Sent | GatewayError]) -> Sequence[Sent]:
 def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
-    if isinstance(stored, SentTogether):
+    if isinstance(stored, SentTogether) and stored.places:
         ids = origin.message_ids(stored.broker, stored.places)
     else:
         ids = [

@@ -23,8 +23,10 @@ class Run:
 
     def __init__(self, work: Coroutine[Any, Any, Any], *, start: bool = True) -> None:
         self.ended: list[Outcome] = []
+        self._result: Any = None
+        self._coroutine = work
         self._over = asyncio.get_running_loop().create_future()
-        self.running = EagerTask(work, asyncio.get_running_loop(), self._on_end)
+        self.running = EagerTask(self._work(), asyncio.get_running_loop(), self._on_end)
         if start:
             self.start()
 
@@ -32,8 +34,12 @@ class Run:
         """From where transports start calls: the loop, and no task."""
         asyncio.get_running_loop().call_soon(self.running.start)
 
-    def _on_end(self, result: Any, error: BaseException | None) -> None:
-        self.ended.append((result, error))
+    async def _work(self) -> None:
+        self._result = await self._coroutine
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self._coroutine.close()  # one that was cancelled before its first step has not begun
+        self.ended.append((self._result, error))
         self._over.set_result(None)
 
     async def outcome(self) -> Outcome:

@@ -34,8 +34,8 @@ from protocols.grpc.http2.frames.limits import INFLATED_AT_ONCE, Http2Limits
 from protocols.grpc.http2.frames.stream import Stream
 from protocols.grpc.http2.hpack.decoder import Field, HeaderBomb, HeaderDecoder, HeadersTooLarge, HpackError
 
-_header_of = Struct(">HBBBI").unpack_from
-_four = Struct(">I").unpack_from
+_header_of: Final = Struct(">HBBBI").unpack_from
+_four: Final = Struct(">I").unpack_from
 _NUMBER: Final = 0x7FFF_FFFF
 _SPARE: Final = 4096
 """Bytes of a header block beyond the limit: who goes a little too far is told so in his own stream."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
+from typing import Final
 
 from protocols.grpc.http2.frames.codes import (
     ACK,
@@ -27,13 +28,13 @@ from protocols.grpc.http2.frames.codes import (
 )
 from protocols.grpc.http2.frames.stream import Stream
 
-_frame = Struct(">HBBBI").pack
+_frame: Final = Struct(">HBBBI").pack
 """Header of a frame: the length in two parts, the kind, the flags, the stream."""
-_frame_of_4 = Struct(">HBBBII").pack
-_frame_of_8 = Struct(">HBBBIII").pack
-_MOST_HELD = 1024 * 1024
+_frame_of_4: Final = Struct(">HBBBII").pack
+_frame_of_8: Final = Struct(">HBBBIII").pack
+_MOST_HELD: Final = 1024 * 1024
 """Bytes of answers that are held back; with more of them everything goes out."""
-_REMEMBERED = 64
+_REMEMBERED: Final = 64
 """Streams that are over and may still be spoken of."""
 
 

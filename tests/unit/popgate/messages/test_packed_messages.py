@@ -59,6 +59,18 @@ def test_results_of_messages_that_were_stored_together_are_those_of_each() -> No
         together[3]
 
 
+def test_a_part_of_results_is_those_of_its_messages() -> None:
+    together = SentTogether(["a", "b", "c"], "broker", 3, 7, range(100, 103))
+    part = together.part(1, 3)
+    assert isinstance(part, SentTogether)
+    assert [*part] == together[1:]
+
+
+def test_results_whose_places_are_not_known_have_none() -> None:
+    together = SentTogether(["a", "b"], "broker", 3, 7).part(1, 2)
+    assert [*together] == [Sent("b", "broker", 3, 8)]
+
+
 @pytest.mark.parametrize("time", ["", "x", "9" * 30, "-1"])
 def test_a_time_that_is_none_is_not_known(time: str) -> None:
     block = encode_properties({"UNIQ_KEY": "a", "BORN_TIMESTAMP": time})

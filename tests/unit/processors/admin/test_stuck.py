@@ -15,9 +15,10 @@ from popgate.errors import (
     ReceiptExpired,
     Unsupported,
 )
+from popgate.groups.group_config import BROADCAST_GROUP
 from popgate.ids.receipt import Receipt
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import BROADCAST_GROUP, GroupStatus, Held, TopicConfig
+from popgate.model import GroupStatus, Held, TopicConfig
 from popgate.naming import member_group
 from processors.admin.held_messages import HeldState, choose
 from processors.clients.client_registry import ClientKind

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.produce.send_request import complete, send_request, sent
+from brokers.remote.produce.send_request import PackedLoad, complete, send_request, sent
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
 from popgate.ids.message_id import encode_offset_message_id
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.messages.batches import decode_batch
@@ -166,6 +167,35 @@ def test_a_time_that_the_door_told_stays(name):
     one = message(deliver_at_ms=9_000, born_ms=0, properties=block)
     complete(one)
     assert decode_properties(one.properties) == {"UNIQ_KEY": "ID", name: "3"}
+
+
+def test_packed_messages_of_several_callers_have_the_results_of_each():
+    blocks = [encode_properties({"UNIQ_KEY": name}) for name in ("a", "b", "c")]
+    load = PackedLoad(
+        [
+            PackedMessages("T", ["a", "b"], [b"1", b"2"], blocks[:2], [0, 0]),
+            PackedMessages("T", ["c"], [b"3"], blocks[2:], [0]),
+        ]
+    )
+    answer = {"queueId": "3", "queueOffset": "70", "msgId": "x,y,z"}
+    assert [*load.stored("broker", answer)] == sent(["a", "b", "c"], "broker", answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"queueId": "1"},
+        {"queueId": "1", "queueOffset": "-1"},
+        {"queueId": "1", "queueOffset": str(1 << 63)},
+        {"queueId": str(1 << 31), "queueOffset": "1"},
+        {"queueId": "one", "queueOffset": "1"},
+    ],
+)
+def test_packed_messages_without_a_place_are_not_taken_for_stored(answer):
+    load = PackedLoad([PackedMessages("T", ["a", "b"], [b"1", b"2"], [b"", b""], [0, 0])])
+    with pytest.raises(PeerWireError):
+        load.stored("broker", answer)
 
 
 def test_a_block_that_cannot_be_stored_is_refused():

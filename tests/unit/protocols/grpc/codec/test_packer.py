@@ -7,14 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from popgate.context import Context
-from popgate.messages.packed_messages import PackedMessages
+from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import check_topic
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from processors.produce.message_checks import check_message, finish_message
 from protocols.grpc.codec import convert
-from protocols.grpc.codec.packer import Packer, encode_sent
+from protocols.grpc.codec.packer import Packer, encode_sent, sends_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
@@ -268,6 +268,22 @@ def test_the_answer_tells_transactions_and_recall_handles_as_protobuf_does():
     for one in sent:
         convert.tell_sent(wanted.entries.add(), one)
     assert encode_sent(sent) == wanted.SerializeToString()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ids=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.just("i" * 34), max_size=40
+    ),
+    first=st.integers(0, 300) | st.integers(16_300, 16_400) | st.integers(0, (1 << 63) - 64),
+)
+def test_the_answer_to_messages_stored_together_is_that_to_each(ids, first):
+    together = SentTogether(ids, "broker", 1, first)
+    answer = sends_out(together, CONTEXT).SerializeToString()
+    assert answer == encode_sent([*together])
+    assert [(e.message_id, e.offset) for e in rpc.SendMessageResponse.FromString(answer).entries] == [
+        (message_id, first + at) for at, message_id in enumerate(ids)
+    ]
 
 
 def test_types_are_told_by_packed_messages():
