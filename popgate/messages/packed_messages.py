@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 from popgate.errors import LocalWireError
@@ -39,9 +39,9 @@ class PackedMessages:
     """Below 0: any."""
     may_come_again: bool
     """As `Message.may_come_again`, of all of them."""
-    body_bytes: int
+    body_bytes: int = field(init=False)
     """The bytes of the bodies alone."""
-    size: int
+    size: int = field(init=False)
     """The bytes of `data`."""
 
     # Written out, because mypyc does not compile what a dataclass makes by itself; nor is it frozen, which
