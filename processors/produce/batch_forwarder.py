@@ -30,7 +30,7 @@ class BatchForwarder:
         observer: Observer,
         admit: Callable[..., None],
     ) -> None:
-        """`broker` None: batches are never forwarded."""
+        """`broker` None: nothing is ever forwarded."""
         self._broker = broker.capability(ForwardsBatches) if broker is not None else None
         self._routing = routing
         self._clock = clock
@@ -40,7 +40,7 @@ class BatchForwarder:
 
     @property
     def supported(self) -> bool:
-        """Whether the broker takes batches in one piece."""
+        """Whether the broker takes batches in one piece, and messages as they came."""
         return self._broker is not None
 
     async def forward(self, context: Context, batch: Batch) -> StoredBatch:

@@ -84,9 +84,11 @@ class ClusterAccess:
         except BadRequest:
             pass
         else:
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
-            self._places[key] = route, place
+            # Of a static topic any name will do, and whoever asks chooses how long it is.
+            if place.broker == broker:
+                if len(self._places) >= _MOST_PLACES:
+                    self._places.clear()
+                self._places[key] = route, place
             return place
         return place_of(topic, await self.routes.now(topic), broker, queue_id)
 

@@ -76,7 +76,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     end = len(data)
     # Records of one queue are mostly alike: what stands between the body and the properties, and how much
     # there is around the body, is read of one, and compared for those that follow.
-    around, behind, width = -1, b"", 0
+    around, behind, width = 0, b"", 0
     births_alike = _Births()
     while at < end:
         if end - at < SMALLEST_RECORD:
@@ -85,7 +85,8 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
         stop = at + size
         block_at = at + BODY_AT + body_length
         if (
-            size - body_length == around
+            width  # that of a record that was read is never 0
+            and size - body_length == around
             and magic == MAGIC_V1
             and stop <= end
             and not sys_flag & HOSTS_V6
@@ -124,7 +125,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
 
 
 def _with_births(parts: list[bytes], births: list[tuple[int, bytes]]) -> bytes:
-    """The records together, with when and where they were born: 8 bytes each, or one of the two."""
+    """The records together, with when and where they were born, which are as `_Births.find` returns them."""
     records = bytearray().join(parts)
     for start, birth in births:
         if len(birth) == _BOTH:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
@@ -163,7 +163,9 @@ class SendHandler:
         try:
             stored = await processor.batches.forward_message(context, single)
         except BadRequest as error:
-            _refuse(error)
+            if error.fault is Fault.BAD_REQUEST:
+                raise _final(error) from error
+            raise
         return request.answer(_answer_to(single.message_id, (stored,), origin))
 
     async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
@@ -180,7 +182,9 @@ class SendHandler:
         except BadRequest as error:
             if error.fault is Fault.BODY_TOO_LARGE:
                 return None  # for this broker, and nothing is stored; in parts it may take them
-            _refuse(error)
+            if error.fault is Fault.BAD_REQUEST:
+                raise _final(error) from error
+            raise
         ids = _ids_at(origin, stored.broker, stored.offset_message_ids, packed.batch.count)
         return request.answer(
             {
@@ -203,11 +207,13 @@ class SendHandler:
         try:
             results = await processor.send_packed(context, packed)
         except BadRequest as error:
-            _refuse(error)
+            if error.fault is Fault.BAD_REQUEST:
+                raise _final(error) from error
+            raise
         return request.answer(_answer_to(packed.message_ids[0], _all_stored(results), origin))
 
     def _made(self, make: Callable[..., Made], request: Request, head: Head, topic: str) -> Made:
-        """What `pack_batch` or `pack_messages` makes of a batch."""
+        """What `pack_batch` or `pack_messages` makes of a batch, or `plain_message` of a message."""
         return make(
             head,
             request.command.body,
@@ -226,7 +232,9 @@ class SendHandler:
             try:
                 results = await self._processor.send(context, part, system=is_system_topic(topic))
             except BadRequest as error:
-                _refuse(error)
+                if error.fault is Fault.BAD_REQUEST:
+                    raise _final(error) from error
+                raise
             stored += _all_stored(results)
         return stored
 
@@ -309,11 +317,13 @@ def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) ->
     return fields
 
 
-def _refuse(error: BadRequest) -> NoReturn:
-    """Raises Refused (INVALID_PARAMETER), which clients do not repeat, for what has no code of its own."""
-    if error.fault is Fault.BAD_REQUEST:
-        raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
-    raise error
+def _final(error: BadRequest) -> Refused:
+    """What clients do not repeat (INVALID_PARAMETER), in the place of an error that has no code of its own.
+
+    Who caught the error raises: raised anew from here, it would be in a circle with this frame, and keep its
+    request until the collector comes.
+    """
+    return Refused(ResponseCode.INVALID_PARAMETER, error.sentence)
 
 
 def _ids_at(origin: Origin, broker: str, text: str, count: int) -> str:

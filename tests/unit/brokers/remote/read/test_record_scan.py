@@ -227,7 +227,21 @@ class TestWhichRecords:
         assert result == Scan(b"", [], 0, None)
 
 
+def of_size(size: int, body_length: int, offset: int = 0) -> bytes:
+    """A record that says these of itself, with as many bytes, or more behind it where those are too few."""
+    data = bytearray(record(offset) + bytes(200))
+    data[:4], data[84:88] = size.to_bytes(4, "big"), body_length.to_bytes(4, "big")
+    return bytes(data[: size if size > 100 else None])
+
+
 class TestWhatMustBeDecoded:
+    @pytest.mark.parametrize(("size", "body_length"), [(0, 0), (0, 1), (150, 150), (150, 151), (1, 0)])
+    @pytest.mark.parametrize("behind", [0, 1])
+    def test_a_first_record_is_compared_with_none(self, size: int, body_length: int, behind: int) -> None:
+        data = of_size(size, body_length)
+        assert scan(data, behind) is None
+        assert scan(record(0) + data, behind) is None
+
     @pytest.mark.parametrize(
         "data",
         [

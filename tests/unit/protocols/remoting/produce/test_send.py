@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokers.batches import Batch, Single
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
@@ -24,6 +26,7 @@ from popgate.wire.messages.properties import decode_properties, encode_propertie
 from processors.limits import Limits
 from processors.requests import Pull
 from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.messages import Head
 from protocols.remoting.produce.send import SendHandler, _ids_at
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
@@ -591,6 +594,43 @@ class TestMessagesAsTheyCame:
     ) -> None:
         await caller.ok(SHORT, fields, body)
         assert forwarding.singles == []
+
+
+class TestRefusedRequests:
+    """What was refused is let go of at once: bodies are in no budget any more when the answer is written."""
+
+    @pytest.mark.parametrize("code", [SHORT, BATCH])
+    @pytest.mark.parametrize("passed_on", [False, True])
+    async def test_nothing_of_them_is_left_to_the_collector(
+        self, stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch, code: int, passed_on: bool
+    ) -> None:
+        class Refusing(Forwarding):
+            async def forward(self, context: Context, batch: Batch) -> NoReturn:
+                raise BadRequest("the topic is of another type", Fault.MESSAGE_TYPE_MISMATCH)
+
+            async def forward_message(self, context: Context, message: Single) -> NoReturn:
+                raise BadRequest("the topic is of another type", Fault.MESSAGE_TYPE_MISMATCH)
+
+        async def refused(*_: object, **__: object) -> NoReturn:
+            raise BadRequest("the topic is of another type", Fault.MESSAGE_TYPE_MISMATCH)
+
+        if passed_on:
+            monkeypatch.setattr(stage.processor, "batches", Refusing())
+        else:
+            monkeypatch.setattr(stage.processor, "send", refused)
+            monkeypatch.setattr(stage.processor, "send_packed", refused)
+        body = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01ID")] * 2) if code == BATCH else b"body"
+        fields = short_fields(m="true", i="") if code == BATCH else short_fields()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                answer = await caller.ask(code, fields, body)
+                assert answer.code != ResponseCode.SUCCESS
+            left = [each for each in gc.get_objects() if isinstance(each, Head)]
+        finally:
+            gc.enable()
+        assert left == []
 
 
 class TestIdsOfABatch:
