@@ -80,7 +80,9 @@ class ArrivalWatch:
                 except (NotFound, Forbidden):
                     # Each of them asks, and is told what is the matter. Once: where other brokers do not
                     # refuse, all wait on, and would look in a circle.
-                    if not refused:
+                    if refused:
+                        line.wake_newcomers()
+                    else:
                         line.wake_all()
                     refused = True
                 except GatewayError:

@@ -36,13 +36,15 @@ class LineKey:
 class Waiter:
     """A waiting client. `call`: the broker to pop from, "" for all of them; None after its time is over.
 
-    `look` is set while the client pops; it receives the result of that pop.
+    `look` is set while the client pops; it receives the result of that pop. `is_back`: its client looked
+    before and waits on.
     """
 
-    __slots__ = ("call", "line", "look")
+    __slots__ = ("call", "is_back", "line", "look")
 
-    def __init__(self, line: Line, future: asyncio.Future[str | None]) -> None:
+    def __init__(self, line: Line, future: asyncio.Future[str | None], *, is_back: bool = False) -> None:
         self.line = line
+        self.is_back = is_back
         self.call = future
         self.look: asyncio.Future[int] | None = None
 
@@ -91,6 +93,13 @@ class Line:
             if not waiter.call.done():
                 waiter.call.set_result("")
 
+    def wake_newcomers(self) -> None:
+        """All who have not looked yet look for themselves, at all brokers; the others wait on."""
+        for waiter in [waiter for waiter in self.waiters if not waiter.is_back]:
+            del self.waiters[waiter]
+            if not waiter.call.done():
+                waiter.call.set_result("")
+
 
 class WaitQueue:
     """All lines. One timer serves all who wait."""
@@ -113,7 +122,10 @@ class WaitQueue:
         return self._size
 
     def join(self, key: LineKey, until: float, *, first: bool = False) -> Waiter:
-        """Stand in a line; `wait` must follow. `first`: before all others. Raises TooManyRequests."""
+        """Stand in a line; `wait` must follow. `first`: before all others, back from a look.
+
+        Raises TooManyRequests.
+        """
         if self._size >= self._most:
             raise TooManyRequests(
                 f"{self._size} requests wait for messages already, the limit is reached",
@@ -122,7 +134,7 @@ class WaitQueue:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(key)
-        waiter = Waiter(line, asyncio.get_running_loop().create_future())
+        waiter = Waiter(line, asyncio.get_running_loop().create_future(), is_back=first)
         self._size += 1
         if self._ended:
             _end(waiter)

@@ -8,7 +8,7 @@ import pytest
 
 from brokers.remote.consume.arrival_watch import LONGEST_S, ArrivalWatch
 from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, WaitQueue
-from popgate.errors import BrokerUnavailable, TopicNotFound
+from popgate.errors import BrokerUnavailable, Forbidden, TopicNotFound
 
 KEY = LineKey("T", "G", False)
 
@@ -53,8 +53,8 @@ async def turns() -> None:
 class Client:
     """Waits; once woken it says what it found when the test says so."""
 
-    def __init__(self, noticing, clock, *, names=("a",), seconds=20.0, key=KEY) -> None:
-        self.waiter = noticing._waiters.join(key, clock.monotonic() + seconds)
+    def __init__(self, noticing, clock, *, names=("a",), seconds=20.0, key=KEY, is_back=False) -> None:
+        self.waiter = noticing._waiters.join(key, clock.monotonic() + seconds, first=is_back)
         noticing.watch(self.waiter, names)
         self.task = asyncio.ensure_future(noticing._waiters.wait(self.waiter))
 
@@ -203,7 +203,7 @@ async def test_a_refusal_is_told_once_and_asked_about_again_later(noticing, brok
     brokers.open()[0].set_exception(TopicNotFound("T"))
     await turns()
     assert [client.task.result() for client in clients] == ["", ""]
-    again = [Client(noticing, clock) for _ in range(2)]
+    again = [Client(noticing, clock, is_back=True) for _ in range(2)]
     await turns()
     assert brokers.open() == []
     clock.advance(1.0)
@@ -215,7 +215,22 @@ async def test_a_refusal_is_told_once_and_asked_about_again_later(noticing, brok
     await turns()
     brokers.answer(True)
     await turns()
-    assert again[0].woken
+    assert any(client.woken for client in again)
+
+
+async def test_a_refusal_is_told_to_each_newcomer(noticing, brokers, clock):
+    """A refused client that asks again within the pause does not wait for its polling time to learn it."""
+    first = Client(noticing, clock)
+    await turns()
+    for _ in range(3):
+        brokers.open()[0].set_exception(Forbidden("no right"))
+        await turns()
+        assert first.task.result() == ""
+        waiting, first = Client(noticing, clock, is_back=True), Client(noticing, clock)
+        clock.advance(1.0)
+        await turns()
+        assert not waiting.task.done()
+    assert not first.task.done()
 
 
 async def test_a_broker_that_left_is_asked_no_more(noticing, brokers, clock):
