@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popgate.errors import PeerWireError
+from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.messages.record_reader import RecordReader
 from popgate.wire.messages.records import (
@@ -14,6 +15,7 @@ from popgate.wire.messages.records import (
     decode_records,
     encode_record,
     encode_records,
+    pack_host,
     place_record,
     record_properties,
 )
@@ -49,31 +51,62 @@ def encode(arguments: dict[str, Any]) -> bytes:
 RECORD = ARGUMENTS.map(encode)
 
 
-@given(st.lists(ARGUMENTS, min_size=1, max_size=5), st.sampled_from([0, 900, 1_500]))
+SENDERS = st.sampled_from(
+    ["10.0.0.9:40000", "10.0.0.8:1", "[2001:db8::1]:8081", "a name", "", "1.2.3.4:99999"]
+)
+
+
+@given(
+    st.lists(st.tuples(ARGUMENTS, st.just(0) | LONG, SENDERS), min_size=1, max_size=5),
+    st.sampled_from([0, 900, 1_500]),
+    st.integers(0, 1 << 60),
+)
 def test_records_that_are_encoded_together_are_those_encoded_one_by_one(
-    several: list[dict[str, Any]], more: int
+    drawn: list[tuple[dict[str, Any], int, str]], more: int, offset: int
 ) -> None:
-    first = several[0]
+    first = drawn[0][0]
     same = ("topic", "queue_id", "sys_flag", "store_ms", "store_host")
     several = [
         one
         | {name: first[name] for name in same}
         | {"reconsume_times": 0, "prepared_offset": 0, "properties": one["properties"] + bytes(more)}
-        for one in several
+        | {"offset": offset + at, "born_ms": born_ms or first["born_ms"], "born_host": pack_host(sender)}
+        for at, (one, born_ms, sender) in enumerate(drawn)
     ]
     together = encode_records(
         first["topic"].encode(),
         first["queue_id"],
-        [(one["offset"], one["commit_offset"]) for one in several],
-        [
-            (one["body"], one["properties"], one["flag"], (one["born_ms"], one["born_host"]))
-            for one in several
-        ],
+        offset,
+        [one["commit_offset"] for one in several],
+        [one["body"] for one in several],
+        [one["properties"] for one in several],
+        [one["flag"] for one in several],
+        [(born_ms, sender) for _, born_ms, sender in drawn],
         first["sys_flag"],
+        first["born_ms"],
         first["store_ms"],
         first["store_host"],
     )
     assert together == [encode(one) for one in several]
+
+
+@given(st.integers(0, 3), st.integers(0, 4))
+def test_what_is_said_of_too_many_or_too_few_messages_is_refused(short: int, which: int) -> None:
+    columns = [[0] * 4, [b""] * 4, [b""] * 4, [0] * 4, [(0, "")] * 4]
+    columns[which] = columns[which][:short]  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="different lengths"):
+        encode_records(b"t", 0, 0, *columns, 0, 1, 1, bytes(8))  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(["queue_id", "flag", "commit_offset", "born_ms"]))
+def test_a_number_that_no_record_holds_is_refused_of_several_too(name: str) -> None:
+    numbers = {"queue_id": 0, "flag": 0, "commit_offset": 0, "born_ms": 0} | {name: 1 << 63}
+    places, flags, born_ms = [0, numbers["commit_offset"]], [0, numbers["flag"]], numbers["born_ms"]
+    with pytest.raises(LocalWireError, match="does not fit"):
+        encode_records(
+            *(b"t", numbers["queue_id"], 0, places, [b"", b""], [b"", b""], flags),
+            *([(0, ""), (born_ms, "")], 0, 1, 1, bytes(8)),
+        )
 
 
 @given(ARGUMENTS)

@@ -182,9 +182,14 @@ class MessageLog:
         records = encode_records(
             topic.packed_name,
             queue_id,
-            enumerate(commit_offsets(topic_id, queue_id, first, count), first),
-            zip(packed.bodies, packed.properties, packed.flags, _origins(packed, now_ms), strict=True),
+            first,
+            commit_offsets(topic_id, queue_id, first, count),
+            packed.bodies,
+            packed.properties,
+            packed.flags,
+            packed.origins,
             packed.sys_flag,
+            now_ms,
             store_ms,
             store_host,
         )
@@ -314,19 +319,6 @@ class MessageLog:
             put(INDEX, index_key(hour, topic_id, text_hash(b"i", message_id), queue_id, offset), b"")
         for key in keys:
             put(INDEX, index_key(hour, topic_id, text_hash(b"k", key), queue_id, offset), b"")
-
-
-def _origins(packed: PackedMessages, now_ms: int) -> list[tuple[int, bytes]]:
-    """When and where each was born, as a record has it."""
-    origins: list[tuple[int, bytes]] = []
-    add = origins.append
-    last_host: str | None = None
-    packed_host = b""
-    for born_ms, host in packed.origins:
-        if host != last_host:
-            last_host, packed_host = host, pack_host(host)
-        add((born_ms or now_ms, packed_host))
-    return origins
 
 
 def _each(texts: Sequence[bytes], offsets: Iterable[int]) -> tuple[Sequence[bytes], Iterable[int]]:

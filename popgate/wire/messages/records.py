@@ -7,7 +7,7 @@ Source: protocol facts 3.8 and 5.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct, error
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -174,17 +174,25 @@ def encode_record(
 def encode_records(
     topic: bytes,
     queue_id: int,
-    places: Iterable[tuple[int, int]],
-    messages: Iterable[tuple[bytes, bytes, int, tuple[int, bytes]]],
+    first: int,
+    commit_offsets: Sequence[int],
+    bodies: Sequence[bytes],
+    blocks: Sequence[bytes],
+    flags: Sequence[int],
+    origins: Sequence[tuple[int, str]],
     sys_flag: int,
+    now_ms: int,
     store_ms: int,
     store_host: bytes,
 ) -> list[bytes]:
-    """Encode messages of one queue that come for the first time, as `encode_record` encodes each.
+    """Encode messages that come for the first time, one behind the other in a queue, each as `encode_record`.
 
-    `places`: offset and commit offset of each; `messages`: body, properties, flag, and when and where it was
-    born. Raises LocalWireError.
+    `first`: the offset of the first of them; each sequence has one entry for each. `blocks` are properties,
+    `origins` when and where ("ip:port") they were born: 0 means at `now_ms`. Raises LocalWireError.
     """
+    count = len(commit_offsets)
+    if not count == len(bodies) == len(blocks) == len(flags) == len(origins):
+        raise ValueError("what is said of messages is of different lengths")
     records: list[bytes] = []
     add = records.append
     # What `encode_record` makes of nearly every message. What is the same for all is made once, and what is
@@ -194,24 +202,42 @@ def encode_records(
     told_topic = len(topic).to_bytes(2, "big")[1:] + topic
     around = _HEAD_SIZE + len(told_topic) + 2
     bits = sys_flag & _NO_HOSTS_V6
-    last_ms, last_host = -1, b""
-    middle = behind = b""
+    last_ms = -1
+    last_host: str | None = None
+    born_host = middle = behind = b""
     length_behind = -1
+    offset = first
     try:
-        for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
-            places, messages, strict=True
+        # Their lengths were compared: compiled, only this loop makes no tuple for each.
+        for commit_offset, body, properties, flag, origin in zip(  # noqa: B905
+            commit_offsets, bodies, blocks, flags, origins
         ):
+            born_ms, host = origin
             size, length = len(body), len(properties)
-            # No tuples are compared: where they have no boxes, in the compiled form, none is another one.
-            if born_ms != last_ms or born_host != last_host:
-                last_ms, last_host = born_ms, born_host
+            if born_ms != last_ms or host != last_host:
+                if host != last_host:
+                    born_host = pack_host(host)
+                last_ms, last_host = born_ms, host
                 middle = b""
                 if len(born_host) == 8:
-                    middle = _pack_middle(bits, born_ms, born_host, store_ms, store_host, 0, 0)
+                    middle = _pack_middle(bits, born_ms or now_ms, born_host, store_ms, store_host, 0, 0)
             if length != length_behind:
                 length_behind = length
                 behind = told_topic + _LENGTHS[length] if length < _MOST_LENGTHS else b""
-            if not (plain and middle and behind):
+            if plain and middle and behind:
+                front = _pack_front(
+                    around + size + length,
+                    MAGIC_V1,
+                    crc32(body) & 0x7FFFFFFF,
+                    queue_id,
+                    flag,
+                    offset,
+                    commit_offset,
+                    middle,
+                    size,
+                )
+                add(b"".join((front, body, behind, properties)))
+            else:
                 record = encode_record(
                     topic,
                     queue_id,
@@ -221,25 +247,13 @@ def encode_records(
                     properties,
                     sys_flag,
                     flag,
-                    born_ms,
+                    born_ms or now_ms,
                     born_host,
                     store_ms,
                     store_host,
                 )
                 add(record)
-                continue
-            front = _pack_front(
-                around + size + length,
-                MAGIC_V1,
-                crc32(body) & 0x7FFFFFFF,
-                queue_id,
-                flag,
-                offset,
-                commit_offset,
-                middle,
-                size,
-            )
-            add(b"".join((front, body, behind, properties)))
+            offset += 1
     except error as why:
         raise LocalWireError(f"a number does not fit into a record: {why}") from why
     return records
