@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from brokers.remote.settle.ack_batcher import real_topic
@@ -22,6 +22,7 @@ from popgate.wire.json_syntax.fastjson import loads
 from popgate.wire.messages.properties import FIRST_POP_TIME, UNIQ_KEY, find_property
 from popgate.wire.messages.records import Record, decode_records
 from tests.replicas.ledger import Delivery
+from tests.replicas.next_master import Revival
 
 REVIVE_LOG = f"rmq_sys_REVIVE_LOG_{CLUSTER_NAME}"
 _OF_A_BATCH = -1
@@ -75,15 +76,45 @@ class RocketMQBooks:
         """
         return await asyncio.to_thread(self._was_ended, topic, delivery)
 
-    def _was_ended(self, topic: str, delivery: Delivery) -> bool:
+    async def revivals(self, topic: str, deliveries: Sequence[Delivery]) -> list[Revival]:
+        """All revivals of one message for one group, as those of its deliveries that were revived have it."""
+        retried = (one for one in deliveries if parse_receipt(one.handle).topic_type != OF_TOPIC)
+        one = next(retried, None)
+        return [] if one is None else await asyncio.to_thread(self._revivals, topic, one)
+
+    def _revivals(self, topic: str, delivery: Delivery) -> list[Revival]:
+        revived = self._revived(topic, delivery)
+        if revived is None:
+            return []
+        receipt = parse_receipt(delivery.handle)
+        broker = addresses_known(self._name_server)[receipt.broker][MASTER]
+        message_id = (find_property(revived.properties, UNIQ_KEY.encode()) or b"").decode()
+        began = time.time() - time.monotonic()
+        return [
+            Revival(
+                (record.queue_id, record.offset),
+                int(find_property(record.properties, FIRST_POP_TIME.encode()) or 0) / 1000 - began,
+                record.store_ms / 1000 - began,
+                record.reconsume_times,
+            )
+            for record in _found(broker, real_topic(topic, delivery.group, receipt), message_id)
+        ]
+
+    def _revived(self, topic: str, delivery: Delivery) -> Record | None:
+        """What was stored anew and given out then."""
         receipt = parse_receipt(delivery.handle)
         if receipt.ordered or receipt.topic_type == OF_TOPIC:
-            return False
+            return None
         broker = addresses_known(self._name_server)[receipt.broker][MASTER]
-        retries = real_topic(topic, delivery.group, receipt)
-        revived = _at(broker, retries, delivery.group, receipt)
+        return _at(broker, real_topic(topic, delivery.group, receipt), delivery.group, receipt)
+
+    def _was_ended(self, topic: str, delivery: Delivery) -> bool:
+        revived = self._revived(topic, delivery)
         if revived is None:
             return False
+        receipt = parse_receipt(delivery.handle)
+        broker = addresses_known(self._name_server)[receipt.broker][MASTER]
+        retries = real_topic(topic, delivery.group, receipt)
         popped = find_property(revived.properties, FIRST_POP_TIME.encode())
         message_id = (find_property(revived.properties, UNIQ_KEY.encode()) or b"").decode()
         alike = [
@@ -174,3 +205,7 @@ class EmbeddedBooks:
     async def was_ended(self, topic: str, delivery: Delivery) -> bool:
         """Never: this broker revives nothing that was ended."""
         return False
+
+    async def revivals(self, topic: str, deliveries: Sequence[Delivery]) -> list[Revival]:
+        """None: it has no masters that die."""
+        return []

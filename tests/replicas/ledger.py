@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from tests.cluster.records import UNHEARD_S, UNWRITTEN_S, Fault
 from tests.crash.records import Send, Stored
+from tests.replicas.next_master import Revival, Story
 
 NEVER = float("inf")
 
@@ -39,6 +40,7 @@ DROPPED = "its acknowledgement is in the books of its broker, which gave it out 
 REVIVED = "an earlier pop of it was ended in time, as its broker's books say, and was revived all the same"
 ENDED_TOGETHER = "its producer answered two questions at once, through two gateways"
 MASTER_LOST = "a master died near it, and the next one had heard of its group's positions seconds before"
+NEXT_MASTER = "a master died near a pop of it, and the next one read it anew or revived it, as its books say"
 FREED_AGAIN = "its client gave it back again because an answer was lost, or when its time was over"
 
 
@@ -130,6 +132,8 @@ class Ledger:
     revived: set[Delivery] = field(default_factory=set)
     """Of `unexplained`, those of a pop that was ended in time, as the books of their broker say; maybe
     one that no client knows of: what a gateway cannot deliver it gives back."""
+    revivals: dict[tuple[str, str], list[Revival]] = field(default_factory=dict)
+    """By group and body: all revivals of some of `mates`, as the books of their broker say."""
 
     def missing(self) -> set[tuple[str, str]]:
         """(group, body) of what was sent and is not surely consumed yet.
@@ -182,6 +186,11 @@ class Ledger:
             return []
         return [one for one, cause in self._repeats() if not cause and one.group not in self.ordered]
 
+    def mates(self) -> dict[tuple[str, str], list[Delivery]]:
+        """By group and body: all deliveries of what came once more without a cause while masters died."""
+        again = {(one.group, one.body) for one in self.unexplained()} if self.faults else set()
+        return {one: [d for d in self.deliveries if (d.group, d.body) == one] for one in again}
+
     # -- the verdict ----------------------------------------------------------------------------
 
     def complaints(self) -> list[str]:
@@ -229,10 +238,16 @@ class Ledger:
         of_one: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
         for delivery in self.deliveries:
             of_one[delivery.group, delivery.body].append(delivery)
-        for (_, body), all_of_it in of_one.items():
+        for (group, body), all_of_it in of_one.items():
             all_of_it.sort(key=functools.cmp_to_key(self._compared))
+            story = Story(all_of_it, self.revivals.get((group, body), ()))
+            due = max(copies[body], 1)
             for at, delivery in enumerate(all_of_it[1:], start=1):
-                yield delivery, self._cause(delivery, all_of_it[:at], max(copies[body], 1))
+                cause = self._cause(delivery, all_of_it[:at], due)
+                if not cause and self.faults:
+                    cause = self._told_by_books(story, at)
+                    due += bool(cause)
+                yield delivery, cause
 
     def _compared(self, one: Delivery, other: Delivery) -> float:
         """Less than 0 when the first of two deliveries of a message was given out before the other.
@@ -274,6 +289,16 @@ class Ledger:
             and latest > fault.at - UNWRITTEN_S
             for fault in self.faults
         )
+
+    def _told_by_books(self, story: Story, at: int) -> str:
+        """The cause of one that the arithmetic of `_cause` does not explain."""
+        delivery = story.deliveries[at]
+        if delivery.group in self.ordered:
+            return ""
+        popped = story.pop_of(at)
+        if popped is not None and self._comes_again(popped, delivery):
+            return popped.fate.value
+        return NEXT_MASTER if any(story.is_of_the_next_master(at, one) for one in self.faults) else ""
 
     def _ended_together(self, body: str) -> int:
         """How many of its ends were told while the end before them could not be seen yet."""

@@ -89,7 +89,10 @@ class Report:
             *(f"came again {count} times: {cause}" for cause, count in self.ledger.causes().most_common()),
             f"acknowledgements without a good answer that the broker has: {len(self.ledger.proven)}",
             f"counts: {dict(sorted(self.ledger.counts.items()))}",
-            *(f"a master died, the next was there {f.lasting_s:.1f} s later" for f in self.ledger.faults),
+            *(
+                f"a master died at {fault.at:.1f}, the next was there {fault.lasting_s:.1f} s later"
+                for fault in self.ledger.faults
+            ),
             *self.town.summaries,
             *(f"a user saw {count} times: {failure}" for failure, count in seen.most_common()),
         ]
@@ -184,6 +187,8 @@ async def run(
         for delivery in ledger.unexplained():
             if await town.books.was_ended(ledger.readers[delivery.group], delivery):
                 ledger.revived.add(delivery)
+        for (group, body), mates in ledger.mates().items():
+            ledger.revivals[group, body] = await town.books.revivals(ledger.readers[group], mates)
         complaints = ledger.complaints()
         await town.close()
         complaints += [f"a gateway logged an error: {line}" for line in town.errors]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -72,11 +73,18 @@ async def test_only_what_was_acknowledged_is_in_the_books(pair: Any, cluster: An
 
 
 def record(
-    topic: str, queue_id: int, offset: int, body: bytes = b"", *, at_ms: int, **properties: str
+    topic: str,
+    queue_id: int,
+    offset: int,
+    body: bytes = b"",
+    *,
+    at_ms: int,
+    times: int = 1,
+    **properties: str,
 ) -> Record:
     return Record(
         *(topic, queue_id, offset, 0, body, encode_properties({"UNIQ_KEY": "id", **properties})),
-        *(0, 0, at_ms, ("127.0.0.1", 1), at_ms, ("127.0.0.1", 2), 1, 0, 0, 0),
+        *(0, 0, at_ms, ("127.0.0.1", 1), at_ms, ("127.0.0.1", 2), times, 0, 0, 0),
     )
 
 
@@ -105,6 +113,40 @@ def test_a_redelivery_is_of_a_pop_that_was_ended_in_time(
     assert asyncio.run(RocketMQBooks("").was_ended("t", delivery)) is ended
     first = again._replace(topic_type=OF_TOPIC).encode()
     assert not asyncio.run(RocketMQBooks("").was_ended("t", replace(delivery, handle=first)))
+
+
+def test_all_revivals_of_a_message_are_found_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    retries = [
+        record(RETRIES, queue, offset, at_ms=at_ms, times=times, **{"1ST_POP_TIME": str(at_ms - 8_000)})
+        for queue, offset, at_ms, times in ((0, 7, 11_000, 1), (1, 3, 12_500, 0))
+    ]
+    monkeypatch.setattr(books, "addresses_known", lambda _: {"broker-a": {0: "127.0.0.1:1"}})
+    monkeypatch.setattr(
+        books, "_found", lambda _, topic, key: retries if (topic, key) == (RETRIES, "id") else []
+    )
+    monkeypatch.setattr(books, "_at", lambda _, topic, group, receipt: retries[receipt.queue_id])
+    read = Delivery(
+        "g",
+        "",
+        1,
+        "",
+        0.0,
+        0.0,
+        0,
+        0,
+        8.0,
+        handle=Receipt(3, 9, 8_000, 0, OF_TOPIC, "broker-a", 1, 3).encode(),
+    )
+    again = replace(read, handle=Receipt(3, 9, 8_000, 0, OF_RETRY_V1, "broker-a", 1, 3).encode())
+    its_books = RocketMQBooks("")
+    assert asyncio.run(its_books.revivals("t", [read])) == []
+    first, second = asyncio.run(its_books.revivals("t", [read, again]))
+    assert (first.place, second.place) == ((0, 7), (1, 3))
+    assert (first.times, second.times) == (1, 0)
+    # As the machine's monotonic clock has it.
+    assert first.stored - first.popped == pytest.approx(8.0)
+    assert second.stored - first.stored == pytest.approx(1.5, abs=0.1)
+    assert first.stored - 11.0 == pytest.approx(time.monotonic() - time.time(), abs=5.0)
 
 
 @pytest.mark.parametrize(("lag", "dead", "took"), [(0, 0, True), (1, 0, False), (0, 1, False)])
