@@ -27,7 +27,8 @@ class Membership(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """`seats`: the client of each; None: it left, and brokers are being notified. `merged`: in order."""
+    """`seats`: the client of each; None: it left, and brokers are being notified, maybe for the second time.
+    `merged`: in order."""
 
     seats: dict[int, str | None] = field(default_factory=dict)
     merged: dict[str, None] = field(default_factory=dict)
@@ -68,6 +69,14 @@ class LinkSlots:
         group.merged[client_id] = None
         self.merged += 1
         return None
+
+    def reserve(self, membership: Membership, seat: int) -> bool:
+        """Keep a free seat from everybody until it is `vacated`. False: somebody has it."""
+        group = self._groups.get(membership)
+        if group is not None and seat in group.seats:
+            return False
+        self._groups.setdefault(membership, _Group()).seats[seat] = None
+        return True
 
     def leave(self, membership: Membership, client_id: str, seat: int | None) -> None:
         """The client leaves. Its seat is free when brokers have been notified: `vacated`."""

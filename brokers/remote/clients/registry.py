@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from brokers.channel import Speaker
 from brokers.client_registration import ConnectedClient
 from brokers.remote.clients.brokers_of_client import addresses_of
+from brokers.remote.clients.departures import Departure, Departures
 from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
 from brokers.remote.clients.link_slots import LinkSlots, Membership, Role
 from brokers.remote.clients.version_update import VersionUpdate
@@ -74,7 +75,8 @@ class ClientRegistry:
         self._due: deque[tuple[float, str]] = deque()
         """Who is due when, in this order; some are due later than that by now, or gone."""
         self._dirty: deque[str] = deque()
-        self._left: deque[tuple[str, Membership, int, frozenset[str]]] = deque()
+        self._left: deque[Departure] = deque()
+        self._departures = Departures()
         self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._expects_others = False
         self._work = asyncio.Event()
@@ -204,7 +206,7 @@ class ClientRegistry:
             seat = known.seats.pop(membership)
             self._slots.leave(membership, key, seat)
             if seat is not None:
-                self._left.append((known.client.client_id, membership, seat, known.told))
+                self._left.append(Departure(known.client.client_id, membership, seat, known.told))
                 self._work.set()
 
     def _reseated(self, key: str, known: _Known) -> None:
@@ -246,6 +248,11 @@ class ClientRegistry:
             entry = self._here.get(key)
             if entry is not None and entry.due <= now:
                 self._make_dirty(key, entry)
+        for departure in self._departures.take_due(now):
+            # With a client in the seat its heartbeats keep the registration alive.
+            if self._slots.reserve(departure.membership, departure.seat):
+                self._left.append(departure)
+                self._work.set()
         while self._expected and now - next(iter(self._expected.values())) > _EXPECTED_S:
             self._expected.popitem(last=False)
             self._expectations_changed()
@@ -272,7 +279,7 @@ class ClientRegistry:
                 # Before anybody takes their seats, brokers must have forgotten who left.
                 while self._left:
                     some = [self._left.popleft() for _ in range(min(len(self._left), _GOODBYES))]
-                    await asyncio.gather(*(self._say_goodbye(*goodbye) for goodbye in some))
+                    await asyncio.gather(*(self._say_goodbye(departure) for departure in some))
                 await self._tell_dirty()
             except Exception:
                 _log.exception("brokers could not be told of clients")
@@ -338,10 +345,9 @@ class ClientRegistry:
                 answer.remark[:200],
             )
 
-    async def _say_goodbye(
-        self, client_id: str, membership: Membership, seat: int, addresses: frozenset[str]
-    ) -> None:
+    async def _say_goodbye(self, departure: Departure) -> None:
         """Tell the brokers that knew, and give the seat to the next one."""
+        client_id, membership, seat, addresses, again = departure
         fields = {"clientID": client_id, membership.role.value: membership.group}
         reached = [address for address in addresses if self._links.is_open(address, seat)]
         await asyncio.gather(*(self._unregister(address, seat, fields) for address in reached))
@@ -350,6 +356,8 @@ class ClientRegistry:
         if following is not None and known is not None:
             known.seats[membership] = seat
             self._reseated(following, known)
+        if not again:
+            self._departures.add(departure, self._clock.monotonic())
 
     async def _forget_version(self, known: _Known) -> None:
         """Update the version. If that fails, it is retried with the next heartbeat."""
@@ -373,7 +381,7 @@ class ClientRegistry:
             known.unsaid.add(address)
 
     async def _unregister(self, address: str, seat: int, fields: dict[str, str]) -> bool:
-        """A broker that does not answer forgets after 120 s, or when the connection ends."""
+        """A broker that does not answer forgets when the connection ends, or is told again (`Departures`)."""
         try:
             await self._links.call(
                 address,

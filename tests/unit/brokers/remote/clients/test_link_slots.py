@@ -60,3 +60,18 @@ def test_who_sits_where() -> None:
     assert seats.seated(G, 0) is None
     seats.vacated(G, 0)
     assert seats.seated(G, 0) == "c"
+
+
+def test_a_free_seat_can_be_reserved_until_brokers_were_told() -> None:
+    seats = LinkSlots(2)
+    assert seats.reserve(G, 0)
+    assert not seats.reserve(G, 0)
+    assert G not in seats
+    assert seats.take(G, "a") == 1
+    assert not seats.reserve(G, 1)
+    assert seats.take(G, "b") is None
+    assert seats.vacated(G, 0) == "b"
+    assert seats.seated(G, 0) == "b"
+    assert seats.reserve(P, 1)
+    assert seats.vacated(P, 1) is None
+    assert P not in seats

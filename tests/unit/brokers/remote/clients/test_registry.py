@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from brokers.client_registration import ConnectedClient
+from brokers.remote.clients.departures import AGAIN_S
 from brokers.remote.clients.heartbeats import MEMBER_VERSION
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.model import FilterKind, Reading
@@ -251,6 +252,38 @@ async def test_another_version_of_a_library_is_not_worth_a_good_bye(
         told = {"5.0.7": 427, "5.0.8": 429}[version]
         await master.until(lambda: told in versions(master, "g"))  # noqa: B023
     assert master.of(GOODBYE) == []
+
+
+async def test_brokers_are_told_twice_of_who_left_unless_the_seat_is_taken(
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+) -> None:
+    """A heartbeat of before may come after the first time; a stale one makes them close the connection."""
+    master = masters["broker-a"]
+    gone, back = producer("gone", "T"), producer("back", "U")
+    for client in (gone, back):
+        register.client_is_here(client)
+    await master.until(lambda: known(master) == {("gone", "T"), ("back", "U")})
+    for client in (gone, back):
+        register.client_left(client.client_id)
+    await until(lambda: register.figures()["client_links"] == 0, pause_s=0.0)
+    assert len(master.of(GOODBYE)) == 2
+    register.client_is_here(producer("next", "U"))
+    await master.until(lambda: ("next", "U") in known(master))
+    passed = 0
+    async with asyncio.timeout(60):
+        while len(master.of(GOODBYE)) == 2:
+            clock.advance(1)  # with connections that stay
+            passed += 1
+            await loop_turns()
+    assert passed > AGAIN_S - 2
+    assert master.of(GOODBYE)[2].fields == {"clientID": "gone", "producerGroup": "T"}
+    await until(lambda: register.figures()["client_links"] == 1, pause_s=0.0)
+    register.client_is_here(producer("later", "T"))
+    await master.until(lambda: ("later", "T") in known(master))
+    for _ in range(int(AGAIN_S) + 2):
+        clock.advance(1)
+        await loop_turns()
+    assert len(master.of(GOODBYE)) == 3
 
 
 async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
