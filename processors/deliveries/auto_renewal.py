@@ -61,6 +61,7 @@ class AutoRenewal:
             observer,
             grace_s=limits.release_grace_s,
             spawn=self._spawn,
+            under_way=self.under_way,
         )
         self._stopped = False
 
@@ -293,6 +294,8 @@ class AutoRenewal:
             raise_bugs(outcomes)
         if renewed:
             self._observer.renewed(delivery.topic, told_group(delivery.group), renewed)
+        if delivery not in delivery.holder.deliveries:
+            return  # its client left
         if failed:
             self._put_on_at(delivery, self.now_ms() + _RETRY_MS)
         else:
