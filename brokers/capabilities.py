@@ -276,7 +276,9 @@ class AssignedQueue:
 
 
 class LeasesQueues(ABC):
-    """A broker at which a lock says more of a group than who reads a queue; elsewhere `lock` does for both.
+    """A broker at which a lock says more of a group than who reads a queue.
+
+    Elsewhere `lock` does for leases, too, under a name that no group has.
 
     A RocketMQ takes a group that holds locks for one that reads in order, and buries what is sent to its
     retries (SendMessageProcessor, `isLockAllExpired`).

@@ -19,6 +19,9 @@ from processors.produce.message_checks import check_message, finish_message
 _MOST_QUEUES = 16_384
 """Queues that one request may lock: all those of many topics."""
 _HIGHEST = 1 << 31
+_LEASES = "lease of "
+"""Before the name that a group's leases are locked under, so that no client's lock is in their way: no name
+of a group has a blank."""
 
 Named = tuple[str, str, int]
 """topic, broker, queue"""
@@ -89,15 +92,18 @@ class ClassicRequests:
         with self._watch_lock:
             self._check_locks(context, group, owner, queues)
             await self._routing.group(group)
-            take = self._leases.lease if self._leases is not None else self._broker.lock
-            return await take(context, group, owner, queues)
+            if self._leases is not None:
+                return await self._leases.lease(context, group, owner, queues)
+            return await self._broker.lock(context, _LEASES + group, owner, queues)
 
     async def end_lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> None:
         """Give queues up; those of others stay. Raises IllegalGroup, BadRequest."""
         with self._watch_lock:
             self._check_locks(context, group, owner, queues)
-            give_up = self._leases.end_lease if self._leases is not None else self._broker.unlock
-            await give_up(context, group, owner, queues)
+            if self._leases is not None:
+                await self._leases.end_lease(context, group, owner, queues)
+            else:
+                await self._broker.unlock(context, _LEASES + group, owner, queues)
 
     @property
     def pops_group_retries(self) -> bool:

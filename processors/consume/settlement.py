@@ -128,6 +128,8 @@ class Settlement:
             config = context.group = self._routing.kept_group(group, began)
             if config is None or config.broadcast:
                 reader = await self._broadcast.of(context, group)
+            if self._renewing.under_way:
+                await self._renewing.renewed(topic, reader, receipts)
             claim = self._renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
             trouble: BrokerUnavailable | BrokerTimeout | None = None
@@ -201,6 +203,8 @@ class Settlement:
             reader = await self._broadcast.of(context, group)
             if is_node(context):
                 invisible_ms = await self._rest_of(context, topic, reader, receipt, invisible_ms)
+            if self._renewing.under_way:
+                await self._renewing.renewed(topic, reader, (receipt,))
             claim = self._renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
@@ -236,6 +240,8 @@ class Settlement:
             if not receipt:
                 raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
             reader = await self._broadcast.of(context, group)
+            if self._renewing.under_way:
+                await self._renewing.renewed(topic, reader, (receipt,))
             claim = self._renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:

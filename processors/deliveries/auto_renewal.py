@@ -51,6 +51,8 @@ class AutoRenewal:
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.under_way: dict[Delivery, asyncio.Future[None]] = {}
+        """Deliveries that are being renewed, and what is done when that is over: see `renewed`."""
         self.releasing = Releaser(
             broker,
             clients,
@@ -59,6 +61,7 @@ class AutoRenewal:
             observer,
             grace_s=limits.release_grace_s,
             spawn=self._spawn,
+            under_way=self.under_way,
         )
         self._stopped = False
 
@@ -100,6 +103,14 @@ class AutoRenewal:
             if client is not None and client.connection == connection:
                 delivery.over = connection
             self._put_on(delivery)
+
+    async def renewed(self, topic: str, group: str, receipts: Sequence[str]) -> None:
+        """Wait until none of these is being renewed. Called before `newest`, where any delivery is.
+
+        A broker that makes a new handle does not finish a message by the older one meanwhile.
+        """
+        while (renewal := self._renewal_of(topic, group, receipts)) is not None:
+            await asyncio.wait([renewal])
 
     def newest(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> Claim:
         """The newest handles for these; they are not renewed until `settled` reports the outcome.
@@ -178,6 +189,14 @@ class AutoRenewal:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _renewal_of(self, topic: str, group: str, receipts: Sequence[str]) -> asyncio.Future[None] | None:
+        """The renewal of one of these that is in progress; None: there is none."""
+        for receipt in receipts:
+            delivery = self.holdings.find(topic, group, receipt)
+            if delivery is not None and delivery in self.under_way:
+                return self.under_way[delivery]
+        return None
+
     def _put_on(self, delivery: Delivery) -> None:
         ahead = min(self._limits.renew_ahead_ms, delivery.hold_ms // 2)
         self._put_on_at(delivery, delivery.due_ms - ahead)
@@ -228,7 +247,12 @@ class AutoRenewal:
         elif delivery.finishing:
             self._put_on_at(delivery, now_ms + _RETRY_MS)
         elif hold_ms > delivery.due_ms - now_ms:
-            await self._renew_one(delivery, hold_ms)
+            over = self.under_way[delivery] = asyncio.get_running_loop().create_future()
+            try:
+                await self._renew_one(delivery, hold_ms)
+            finally:
+                del self.under_way[delivery]
+                over.set_result(None)
         else:
             self._put_on_at(delivery, delivery.due_ms)
 
@@ -270,6 +294,8 @@ class AutoRenewal:
             raise_bugs(outcomes)
         if renewed:
             self._observer.renewed(delivery.topic, told_group(delivery.group), renewed)
+        if delivery not in delivery.holder.deliveries:
+            return  # its client left
         if failed:
             self._put_on_at(delivery, self.now_ms() + _RETRY_MS)
         else:

@@ -7,7 +7,7 @@ second attempt could undo an acknowledgement. Rules: any-replica, section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
@@ -40,7 +40,9 @@ class Releaser:
         *,
         grace_s: float,
         spawn: Spawn,
+        under_way: Mapping[Delivery, asyncio.Future[None]],
     ) -> None:
+        """`under_way`: deliveries that are being renewed, until each future is done."""
         self._broker = broker
         self._clients = clients
         self._holdings = holdings
@@ -48,6 +50,7 @@ class Releaser:
         self._observer = observer
         self.grace_s = grace_s
         self._spawn = spawn
+        self._under_way = under_way
         self._graces: dict[str, Timer] = {}
         self._draining = False
         self._stopped = False
@@ -112,6 +115,9 @@ class Releaser:
             for delivery in deliveries:
                 # An acknowledgement that is still tried again must not come too late for what it is about.
                 if not delivery.finishing:
+                    if (renewal := self._under_way.get(delivery)) is not None:
+                        # It makes another handle.
+                        await asyncio.wait([renewal])
                     await self._free_one(delivery)
 
     async def _free_one(self, delivery: Delivery) -> None:

@@ -138,6 +138,7 @@ class Heartbeats:
         for group in dict.fromkeys(heartbeat.producer_groups):
             if group != _INNER_PRODUCER:
                 self._take(connection, self._producer(request, heartbeat.client_id, group), len(group), wrong)
+        taken: list[Member] = []
         for consumer in heartbeat.consumers:
             try:
                 check_group(consumer.group)
@@ -167,7 +168,10 @@ class Heartbeats:
                 member.without = False
             elif known is None:
                 member.without = True
-            if not member.prepared:
+            taken.append(member)
+        for member in taken:
+            # After all of them: who says good-bye meanwhile is not taken in again.
+            if not member.prepared and connection.members.get(member.handle.key) is member:
                 await self._prepare(request, connection, member, wrong)
         self._expire(connection)
         with suppress(GatewayError):  # no reason not to be a member

@@ -95,11 +95,7 @@ class Retries:
         for key in [key for key in self._asked if key.group == group]:
             del self._asked[key]
         for key in [key for key in self._leased if key.group == group]:
-            del self._leased[key]
-            task = asyncio.get_running_loop().create_task(self._end(context, key))
-            self._tasks.add(task)
-            self._processor.settlement.finishes(task)
-            task.add_done_callback(self._tasks.discard)
+            self._give_up(context, key)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -116,12 +112,27 @@ class Retries:
             got = await self._processor.classic.lease(context, key.group, self.owner, [place])
         except GatewayError:
             got = []
+        except asyncio.CancelledError:
+            # The connection is over, and it may be leased all the same.
+            self._give_up(context, key)
+            raise
+        if got and key not in self._asked and key not in self._leased:
+            # Released meanwhile: nobody reads it here, and nobody else could until the lease is over.
+            self._give_up(context, key)
+            return False
         if got:
             self._leased[key] = now + _RENEW_S
             self._asked.pop(key, None)
         else:
             self._leased.pop(key, None)
         return bool(got)
+
+    def _give_up(self, context: Context, key: QueueKey) -> None:
+        self._leased.pop(key, None)
+        task = asyncio.get_running_loop().create_task(self._end(context, key))
+        self._tasks.add(task)
+        self._processor.settlement.finishes(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self, context: Context, key: QueueKey) -> None:
         place = key.topic, key.broker, key.queue_id

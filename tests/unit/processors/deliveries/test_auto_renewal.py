@@ -203,6 +203,62 @@ async def test_a_message_being_finished_is_not_renewed_under_its_hands(
     assert await ack == [None]
 
 
+@pytest.mark.parametrize("operation", ["ack", "change_invisible", "dead_letter"])
+async def test_a_message_being_renewed_is_settled_by_its_new_handle(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    operation: str,
+) -> None:
+    """RocketMQ makes another handle when it renews: a client that settles by the older one meanwhile is not
+    refused, and its message does not come again."""
+    (receipt,) = await popped(processor, context)
+    broker.blocked = asyncio.Event()
+    clock.advance(51)
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
+    settling: Any
+    if operation == "ack":
+        settling = processor.ack(context, "orders", "readers", [receipt])
+    elif operation == "change_invisible":
+        settling = processor.change_invisible(context, "orders", "readers", receipt, 0)
+    else:
+        settling = processor.dead_letter(context, "orders", "readers", receipt)
+    settled = asyncio.ensure_future(settling)
+    await settle()
+    assert not settled.done()
+    broker.blocked.set()
+    outcome = await settled
+    if operation == "ack":
+        assert outcome == [None]
+    assert broker.in_hand == {}
+    assert processor.auto_renewal.holdings.held == 0
+
+
+async def test_a_settlement_that_is_cancelled_leaves_the_renewal_alone(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    (receipt,) = await popped(processor, context)
+    broker.blocked = asyncio.Event()
+    clock.advance(51)
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
+    ack = asyncio.ensure_future(processor.ack(context, "orders", "readers", [receipt]))
+    await settle()
+    ack.cancel()
+    await settle()
+    broker.blocked.set()
+    await until(lambda: not processor.auto_renewal.under_way, turn=settle, pause_s=0.0)
+    assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
+    assert broker.in_hand == {}
+
+
 async def test_scenario_01_an_acknowledgement_with_unknown_outcome_keeps_the_handle(
     processor: MessagingProcessor,
     broker: Any,

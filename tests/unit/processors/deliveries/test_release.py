@@ -47,6 +47,29 @@ async def test_scenario_07_a_client_that_says_good_bye_gives_its_messages_to_oth
     assert observer.of("released") == [("orders", "readers", 1)]
 
 
+async def test_a_message_being_renewed_is_freed_by_its_new_handle(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    broker.blocked = asyncio.Event()
+    clock.advance(51)
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
+    processor.goodbye(context)
+    await settle()
+    broker.blocked.set()
+    for _ in range(4):
+        await settle()
+    assert len(broker.messages["orders"]) == 1
+    assert broker.in_hand == {}
+    # Of what is freed nothing is renewed any more.
+    assert processor.auto_renewal.holdings.next_renewal_ms() is None
+
+
 async def test_good_bye_over_another_connection_frees_nothing(
     processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -343,6 +344,29 @@ async def test_a_filter_that_is_not(room: Heartbeats, expression: str, kind: str
 async def test_a_check_of_nonsense(room: Heartbeats, body: bytes) -> None:
     refused = await Caller(room).ask(CHECK, body=body)
     assert refused.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_good_bye_counts_though_a_heartbeat_is_not_over(
+    stage: Stage, room: Heartbeats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first group is yet to be made when the client leaves the second, and goes on in the first."""
+    caller = Caller(room)
+    prepare, asked, go_on = stage.processor.classic.prepare_group, asyncio.Event(), asyncio.Event()
+
+    async def slow(context: Context, group: str) -> None:
+        asked.set()
+        await go_on.wait()
+        await prepare(context, group)
+
+    monkeypatch.setattr(stage.processor.classic, "prepare_group", slow)
+    beating = asyncio.ensure_future(caller.call(BEAT, body=beat(consumer("readers"), consumer("others"))))
+    await asked.wait()
+    await caller.ok(LEAVE, {"clientID": "c@1", "consumerGroup": "others"})
+    go_on.set()
+    await beating
+    clients = stage.processor.clients
+    assert len(clients.consumers_of("readers")) == 1
+    assert clients.consumers_of("others") == []
 
 
 async def test_a_client_that_left_while_it_was_taken_in_is_not_known(stage: Stage, room: Heartbeats) -> None:

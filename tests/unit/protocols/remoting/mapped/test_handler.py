@@ -9,8 +9,10 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
+from popgate.model import TopicConfig
+from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
-from popgate.wire.bodies.small_bodies import MessageQueue
+from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax import fastjson
@@ -604,6 +606,30 @@ class TestSwitching:
         # What was truly pulled and not finished comes again, and what is told of it sets nothing.
         await member.update(2)
         assert await done(stage) == 1
+
+    async def test_an_orderly_consumer_begins_with_its_first_pull(self, stage: Stage, door: Door) -> None:
+        """Its lock keeps nobody from setting where the group begins, least of all itself."""
+        await send(stage, b"one")
+        member = await door.member(proven=False)
+        locks = QueueLocks(GROUP, member.client_id, (MessageQueue(TOPIC, BROKER, 0),))
+        await member.ok(RequestCode.LOCK_BATCH_MQ, body=locks.encode())
+        pull = await member.start(await member.query(), wait=False)
+        while not pull.done():
+            await stage.pass_s(0.1)
+        assert bodies(records(await pull)) == [b"one"]
+
+    async def test_where_a_group_begins_is_leased_and_not_locked(self, stage: Stage, door: Door) -> None:
+        """What a group sends to its retries itself becomes a dead letter while the group holds locks."""
+        retries = retry_topic(GROUP)
+        await stage.broker.create_topic(TopicConfig(retries, read_queues=1, write_queues=1))
+        classic = stage.processor.classic
+        queues = [(TOPIC, BROKER, 0)]
+        assert await classic.lease(Context(), GROUP, "one", queues) == queues
+        assert await classic.lease(Context(), GROUP, "two", queues) == []
+        await send(stage, b"again", topic=retries, attempt=1)
+        assert (await stage.processor.offsets.bounds(Context(), retries, BROKER, 0)).maximum == 1
+        await classic.end_lease(Context(), GROUP, "one", queues)
+        assert await classic.lease(Context(), GROUP, "two", queues) == queues
 
     async def test_a_draining_gateway_takes_nothing_and_lets_finish(
         self, stage: Stage, member: Member

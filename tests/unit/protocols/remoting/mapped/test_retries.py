@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,37 @@ async def test_the_next_reader_goes_on_where_the_first_one_had_finished(stage: S
     answer = await other.pull(0, wait=False, topic=RETRIES)
     assert bodies(records(answer)) == [b"two"]
     assert behind(answer) == 2
+
+
+@pytest.mark.parametrize("way", ["breaks off", "leaves"])
+async def test_one_that_goes_while_it_asks_for_the_lease_keeps_it_from_nobody(
+    stage: Stage, member: Member, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    other = await member.door.member(2)
+    await send(stage, b"one", topic=RETRIES)
+    lock, asked, go_on = stage.broker.lock, asyncio.Event(), asyncio.Event()
+
+    async def slow(context: Context, group: str, owner: str, queues: Any) -> Any:
+        locked = await lock(context, group, owner, queues)
+        asked.set()
+        await go_on.wait()
+        return locked
+
+    monkeypatch.setattr(stage.broker, "lock", slow)
+    pull = asyncio.ensure_future(member.pull(0, wait=False, topic=RETRIES))
+    await asked.wait()
+    if way == "breaks off":
+        # As its connection does it when it is over.
+        pull.cancel()
+        member.peer.close()
+    else:
+        await member.leave()
+        await stage.pass_s(2)
+    go_on.set()
+    await asyncio.wait([pull])
+    monkeypatch.undo()
+    await stage.pass_s(0)
+    assert bodies(records(await other.pull(0, wait=False, topic=RETRIES))) == [b"one"]
 
 
 async def test_a_reader_that_says_nothing_any_more_is_followed_when_its_lease_is_over(
