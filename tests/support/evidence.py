@@ -26,6 +26,8 @@ _FIGURES = re.compile(
 """Samples that say that something went wrong, where they are not 0."""
 _TOLD = ("fact", "by", "label", "step", "body", "attempt", "queue", "offset", "count")
 _COMPLAINTS = re.compile(r" (WARN|ERROR) ")
+_CLOSED = re.compile("expired channel|IDLE exception")
+"""Why a broker closed a connection, with all requests on it."""
 _BROKER_LOGS = ("pop", "broker", "store", "storeerror", "remoting")
 
 
@@ -81,12 +83,12 @@ def figures(metrics: str, names: str) -> list[str]:
 
 
 def complaints(log: Path, names: str) -> list[str]:
-    """Lines of a log of RocketMQ's, or of its client's, that complain about the names, or about messages."""
+    """Lines of a log of RocketMQ's, or of its client's, that complain about the names, messages, connections."""
     if not log.exists():
         return []
     lines = (line for line in log.read_text(errors="replace").splitlines() if _COMPLAINTS.search(line))
     general = log.stem in ("pop", "storeerror")
-    return [f"{log.name}: {line}" for line in lines if general or names in line]
+    return [f"{log.name}: {line}" for line in lines if general or names in line or _CLOSED.search(line)]
 
 
 def _metrics(gateway: GatewayProcess) -> str:

@@ -42,4 +42,10 @@ def test_complaints_are_of_the_names_but_for_logs_about_messages_alone(tmp_path:
         "pop.log: 2 WARN x-restart is not",
         "pop.log: 3 ERROR other",
     ]
+    (tmp_path / "broker.log").write_text(
+        "4 WARN remove expired channel[127.0.0.1:1]\n5 INFO IDLE exception\n"
+    )
+    assert complaints(tmp_path / "broker.log", "x-restart") == [
+        "broker.log: 4 WARN remove expired channel[127.0.0.1:1]"
+    ]
     assert complaints(tmp_path / "none.log", "x-restart") == []
