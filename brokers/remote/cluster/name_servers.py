@@ -163,9 +163,10 @@ class NameServers:
             return
         try:
             addresses = await self._look_up(host, port)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for what can be no name, such as `a..b`
             if server not in self._found:
-                self._troubles[server] = f"the name {host} cannot be looked up: {error.strerror or error}"
+                why = (error.strerror if isinstance(error, OSError) else "") or error
+                self._troubles[server] = f"the name {host} cannot be looked up: {why}"
             return
         self._troubles.pop(server, None)
         self._found[server] = tuple(addresses)

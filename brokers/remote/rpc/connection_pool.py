@@ -201,9 +201,15 @@ class ConnectionPool:
         return connection.trouble if connection is not None and not connection.is_open else ""
 
     def name(self, address: str, host: str) -> None:
-        """The certificate at `address` must be of `host`: the address was found by that name."""
-        if len(self._hosts) < self._settings.max_addresses or address in self._hosts:
-            self._hosts[address] = host
+        """The certificate at `address` must be of `host`: the address was found by that name.
+
+        Beyond the bound the one that was told longest ago is forgotten: those in use are told repeatedly.
+        It does not end with a connection, because the next one may be needed before the name is told again.
+        """
+        self._hosts.pop(address, None)
+        if len(self._hosts) >= self._settings.max_addresses:
+            del self._hosts[next(iter(self._hosts))]
+        self._hosts[address] = host
 
     async def close(self) -> None:
         """End every connection; what waits fails."""
@@ -255,7 +261,6 @@ class ConnectionPool:
         for key, connection in list(self._links.items()):
             if connection.used_at < oldest and not connection.in_flight:
                 del self._links[key]
-                self._hosts.pop(key[0], None)
                 connection.retire("nobody used it for long")
                 for place, count in enumerate(connection.figures()[2:]):
                     self._past[place] += count

@@ -156,6 +156,15 @@ class Book:
         return self.names[host]
 
 
+async def test_a_name_that_cannot_be_one_leaves_the_other_servers(
+    make: Make, three: list[ScriptedNameServer]
+) -> None:
+    servers = make(three[0].address, "ns..2:9876")
+    await servers.start()
+    assert await ask(servers) == 0
+    assert "the name ns..2 cannot be looked up" in servers.nameless["ns..2:9876"]
+
+
 async def test_a_name_stands_for_several_servers_and_is_looked_up_again(
     make: Make, three: list[ScriptedNameServer], clock: MovableClock, loop_turns: Callable[[], Any]
 ) -> None:

@@ -132,6 +132,30 @@ async def test_an_address_found_by_a_name_is_held_to_that_name(
         assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
 
 
+async def test_an_address_keeps_its_name_when_its_idle_connection_is_closed(
+    make_links: Callable[..., ConnectionPool], papers: Path, clock: MovableClock
+) -> None:
+    links = make_links(tls=Tls(ca=papers / "ca.pem"), link_idle_s=60.0)
+    async with ScriptedPeer(tls=server(papers, "server")) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+        links.name(peer.address, "broker.test")
+        assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
+        clock.advance(91.0)
+        assert links.figures()["links"] == 0
+        assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
+
+
+async def test_of_too_many_names_those_told_last_are_kept(
+    make_links: Callable[..., ConnectionPool], papers: Path
+) -> None:
+    links = make_links(tls=Tls(ca=papers / "ca.pem"), max_addresses=2)
+    async with ScriptedPeer(tls=server(papers, "server")) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+        for address in ("127.0.0.1:1", "127.0.0.1:2", peer.address):
+            links.name(address, "broker.test")
+        assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
+
+
 async def test_a_broker_without_tls_is_told_of(
     make_links: Callable[..., ConnectionPool], papers: Path
 ) -> None:
