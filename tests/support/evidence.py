@@ -83,7 +83,7 @@ def figures(metrics: str, names: str) -> list[str]:
 
 
 def complaints(log: Path, names: str) -> list[str]:
-    """Lines of a log of RocketMQ's, or of its client's, that complain about the names, messages, connections."""
+    """Lines of a log of RocketMQ's, or of its client's, that complain about names, messages, connections."""
     if not log.exists():
         return []
     lines = (line for line in log.read_text(errors="replace").splitlines() if _COMPLAINTS.search(line))
