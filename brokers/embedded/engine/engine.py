@@ -283,6 +283,7 @@ class Engine:
     def _read_again(self) -> None:
         for share in self.shares:
             share.close()  # steps that are still under way find nothing in it
+        self.halves.stop_asking()  # its answers would be counted beside what the new one does
         self._make_parts()
         self._load()
 

@@ -83,6 +83,10 @@ class Cursor:
             return not self.blocked(now_ms)
         return max(self.frontier, self.lite.minimum) < self.lite.visible
 
+    def next_due_ms(self, now_ms: int) -> int:
+        """When the first of what is held or rests is free again, 0: nothing is or does."""
+        return min((entry.due_ms for entry in self.entries.values() if entry.due_ms > now_ms), default=0)
+
     def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
         """Restore from the store; a wall clock that was set back meanwhile blocks nothing."""
         self.entries = {offset: not_later(entry, now_ms) for offset, entry in entries.items()}
@@ -217,8 +221,7 @@ class Cursor:
     def settle(self, now_ms: int) -> None:
         """At the end of a step: put what the place is now, and when it has to be looked at."""
         store, lite, group = self.parts.store, self.lite, self.group
-        dues = [entry.due_ms for entry in self.entries.values() if entry.due_ms > now_ms]
-        due_ms = min(dues, default=0)
+        due_ms = self.next_due_ms(now_ms)
         if due_ms != self.due_ms:
             if self.due_ms:
                 self.parts.due.remove(due_key(self.due_ms, PLACE_DUE, lite.topic.id, lite.id, group.id))

@@ -125,6 +125,10 @@ class LiteEngine:
             cursor = self._read(group, topic, lite_id, self.topics.find)
             if cursor is not None:
                 self._places.add(key, cursor)
+                now_ms = self._steady.now_ms()
+                if cursor.due_ms > now_ms and cursor.next_due_ms(now_ms) != cursor.due_ms:
+                    # The wall clock was set back: what is held is free earlier than the schedule has it.
+                    cursor.settle(now_ms)
         return cursor
 
     def glance(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:

@@ -170,13 +170,19 @@ def set_property(block: bytes, name: bytes, value: bytes) -> bytes:
         raise LocalWireError("a property needs a key and a value without the separators 0x01 and 0x02")
     if b"%b\x01" % name in block:
         block = drop_properties(block, (name,))
-    elif block and block[-1] != 2:
+    if block and block[-1] != 2:
         block += b"\x02"
     return b"%b%b\x01%b\x02" % (block, name, value)
 
 
 def drop_properties(block: bytes, names: Iterable[bytes]) -> bytes:
-    """The block without the properties of these names; the others stay in their order."""
+    """The block without the properties of these names; the others stay in their order.
+
+    It never becomes longer: a block that ends without a separator and has none of them stays as it is.
+    """
     unwanted = frozenset(names)
-    kept = [entry for entry in block.split(b"\x02") if entry and entry.partition(b"\x01")[0] not in unwanted]
+    entries = [entry for entry in block.split(b"\x02") if entry]
+    kept = [entry for entry in entries if entry.partition(b"\x01")[0] not in unwanted]
+    if len(kept) == len(entries):
+        return block
     return b"\x02".join(kept) + b"\x02" if kept else b""

@@ -10,10 +10,22 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.keys import HALF
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.filters.compiled import EVERYTHING, compile_filter
-from popgate.model import FilterKind, GroupConfig, Message, MessageType, Pop, TopicConfig
+from popgate.model import (
+    EndTransaction,
+    FilterKind,
+    GroupConfig,
+    Message,
+    MessageType,
+    Pop,
+    Resolution,
+    Sent,
+    TopicConfig,
+    TransactionCheck,
+)
 from popgate.testing import MovableClock
 
 CONTEXT = Context()
@@ -192,3 +204,36 @@ async def test_a_pop_whose_looks_end_with_one_queue_goes_on_with_the_next(
     await turns(20)
     assert waiting.done()
     assert [message.body for message in await waiting] == [b"wanted"]
+
+
+async def test_an_answer_to_a_check_from_before_memory_was_read_again_stores_nothing(
+    tmp_path: Path, clock: MovableClock
+) -> None:
+    """Its transaction ends in the same moment, by what was read again: nothing of it may be left."""
+    broker = EmbeddedBroker(tmp_path / "store", clock=clock)
+    asking: list[asyncio.Future[bool]] = []
+
+    def ask(check: TransactionCheck) -> asyncio.Future[bool]:
+        asking.append(asyncio.get_running_loop().create_future())
+        return asking[-1]
+
+    broker.on_check(ask)
+    await broker.start()
+    await broker.create_topic(TopicConfig("T", (MessageType.TRANSACTION,)))
+    half = Message("T", b"a", message_id="id", type=MessageType.TRANSACTION)
+    (sent,) = await broker.send(CONTEXT, [half])
+    assert isinstance(sent, Sent)
+    engine = broker._engine
+    async with asyncio.timeout(60):
+        while not asking:
+            clock.advance(10)
+            await asyncio.sleep(0)
+    engine.abandon(RuntimeError("a step went wrong"))
+    ending = asyncio.ensure_future(
+        broker.end_transaction(CONTEXT, EndTransaction("T", sent.transaction_id, "id", Resolution.COMMIT))
+    )
+    if not asking[0].done():
+        asking[0].set_result(True)
+    await ending
+    assert list(engine.store.scan(HALF, b"")) == []
+    await broker.stop()

@@ -133,6 +133,21 @@ async def test_a_message_without_room_for_more_properties_comes_again_all_the_sa
     assert ("RETRY_TOPIC" in found, "ORIGIN_MESSAGE_ID" in found) == (spare > 0, spare > 60)
 
 
+@pytest.mark.parametrize("level", [-1, 1])
+async def test_a_message_whose_properties_end_without_a_separator_and_fill_a_record_comes_again(
+    broker: EmbeddedBroker, clock: MovableClock, level: int
+) -> None:
+    """As some clients write them: nothing is dropped from the block, so it does not become longer."""
+    block = b"UNIQ_KEY\x01id\x02big\x01".ljust(LONGEST_BLOCK, b"x")
+    await broker.send(CONTEXT, [Message("T", b"a", message_id="id", properties=block)])
+    (message,) = await pulled(broker, "T")
+    sending = broker.send(CONTEXT, [Message("T", b"b", message_id="another")])
+    back = broker.send_back(CONTEXT, SendBack("g", broker.name, message.commit_offset, level))
+    await asyncio.gather(sending, back)
+    (again,) = await (later(broker, clock) if level > 0 else pulled(broker, "%DLQ%g"))
+    assert (again.body, again.properties) == (b"a", block)
+
+
 @pytest.mark.parametrize(("level", "most"), [(-1, None), (0, None), (5, None), (0, (1 << 31) - 1)])
 async def test_a_message_that_claims_to_have_come_as_often_as_can_be_said_becomes_a_dead_letter(
     broker: EmbeddedBroker, level: int, most: int | None

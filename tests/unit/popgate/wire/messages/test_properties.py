@@ -86,6 +86,8 @@ def test_dropping_keeps_the_others_in_order() -> None:
     assert drop_properties(block, [b"a", b"b", b"c"]) == b""
     assert drop_properties(b"a\x011\x02b\x012", [b"a"]) == b"b\x012\x02"
     assert drop_properties(block, []) == block
+    assert drop_properties(b"a\x011\x02b\x012", [b"c"]) == b"a\x011\x02b\x012"
+    assert set_property(b"ab\x011", b"b", b"2") == b"ab\x011\x02b\x012\x02"
 
 
 def test_the_reserved_names_are_those_of_the_facts() -> None:
