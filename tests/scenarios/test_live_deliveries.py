@@ -216,7 +216,8 @@ async def test_scenario_03_before_a_cluster_what_was_not_delivered_keeps_its_ord
 async def test_scenario_04_before_a_cluster_an_acknowledgement_is_tried_again_while_a_broker_is_cut_off(
     live: Any,
 ) -> None:
-    gateway = await live.gateway()
+    # A machine that stands still does not end the attempts.
+    gateway = await live.gateway(limits=Limits(ack_retry_s=60))
     client = live.client(gateway)
     gateway.watch()
     for hidden_s in TIMES_S:
