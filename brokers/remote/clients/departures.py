@@ -3,8 +3,9 @@
 A broker handles heartbeats and UNREGISTER_CLIENT in different threads: a heartbeat that was sent before can
 register the client once more afterwards. Nobody repeats that registration, so after 120 s the broker closes
 the connection, and every request on it is lost, whoever made it (`ProducerManager.scanNotActiveChannel` and
-its counterpart for consumers). Seen on an idle RocketMQ 5.5.0: of 2,000 producers that left right after their
-first heartbeat some 190 stayed, and the connection was closed 124 s later.
+its counterpart for consumers). Seen on an idle RocketMQ 5.5.0: of 2,000 producers whose departure was sent
+right behind their heartbeat some 190 stayed, and the connection was closed 124 s later. A connection that is
+opened again sends both like that when a client leaves in that moment.
 """
 
 from __future__ import annotations
