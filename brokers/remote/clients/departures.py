@@ -38,9 +38,6 @@ class Departures:
     def __init__(self) -> None:
         self._last: OrderedDict[tuple[Membership, int], tuple[float, Departure]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._last)
-
     def add(self, departure: Departure, now: float) -> None:
         key = departure.membership, departure.seat
         self._last[key] = now + AGAIN_S, departure._replace(again=True)

@@ -62,10 +62,8 @@ async def test_a_message_being_renewed_is_freed_by_its_new_handle(
     processor.goodbye(context)
     await settle()
     broker.blocked.set()
-    for _ in range(4):
-        await settle()
+    await until(lambda: broker.in_hand == {}, turn=settle, pause_s=0.0)
     assert len(broker.messages["orders"]) == 1
-    assert broker.in_hand == {}
     # Of what is freed nothing is renewed any more.
     assert processor.auto_renewal.holdings.next_renewal_ms() is None
 

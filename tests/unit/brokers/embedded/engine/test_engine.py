@@ -22,7 +22,6 @@ from popgate.model import (
     MessageType,
     Pop,
     Resolution,
-    Sent,
     TopicConfig,
     TransactionCheck,
 )
@@ -207,33 +206,26 @@ async def test_a_pop_whose_looks_end_with_one_queue_goes_on_with_the_next(
 
 
 async def test_an_answer_to_a_check_from_before_memory_was_read_again_stores_nothing(
-    tmp_path: Path, clock: MovableClock
+    start: Start, clock: MovableClock
 ) -> None:
     """Its transaction ends in the same moment, by what was read again: nothing of it may be left."""
-    broker = EmbeddedBroker(tmp_path / "store", clock=clock)
-    asking: list[asyncio.Future[bool]] = []
+    broker = await start()
+    asked: list[TransactionCheck] = []
+    answer = asyncio.get_running_loop().create_future()
 
     def ask(check: TransactionCheck) -> asyncio.Future[bool]:
-        asking.append(asyncio.get_running_loop().create_future())
-        return asking[-1]
+        asked.append(check)
+        return answer
 
     broker.on_check(ask)
-    await broker.start()
-    await broker.create_topic(TopicConfig("T", (MessageType.TRANSACTION,)))
-    half = Message("T", b"a", message_id="id", type=MessageType.TRANSACTION)
-    (sent,) = await broker.send(CONTEXT, [half])
-    assert isinstance(sent, Sent)
+    await send(broker, b"half", message_id="id", type=MessageType.TRANSACTION)
+    await clock.run(10, turns)
+    (check,) = asked
     engine = broker._engine
-    async with asyncio.timeout(60):
-        while not asking:
-            clock.advance(10)
-            await asyncio.sleep(0)
     engine.abandon(RuntimeError("a step went wrong"))
-    ending = asyncio.ensure_future(
-        broker.end_transaction(CONTEXT, EndTransaction("T", sent.transaction_id, "id", Resolution.COMMIT))
-    )
-    if not asking[0].done():
-        asking[0].set_result(True)
+    end = EndTransaction("T", check.transaction_id, "id", Resolution.COMMIT)
+    ending = asyncio.ensure_future(broker.end_transaction(CONTEXT, end))
+    if not answer.done():
+        answer.set_result(True)
     await ending
     assert list(engine.store.scan(HALF, b"")) == []
-    await broker.stop()

@@ -102,6 +102,32 @@ async def test_a_lite_topic_that_is_idle_goes_though_the_clock_was_set_back(
     assert await broker.lite_topics("L", "", 10) == []
 
 
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_who_waits_gets_what_was_held_before_the_clock_was_set_back(
+    broker: EmbeddedBroker, clock: MovableClock, tmp_path: Path, suspended: bool
+) -> None:
+    """When it is free by the new time, not when the clock is where it was."""
+    await subscribe(broker)
+    await send(broker, b"a")
+    (first,) = await pop(broker)
+    if suspended:
+        await broker.change_invisible(ME, "L", "G", first.receipt, 30_000, suspend=True)
+    await broker.stop()
+    clock.set_wall(clock.now_ms() - 3_600_000)
+    other = EmbeddedBroker(tmp_path / "store", clock=clock)
+    await other.start()
+    await subscribe(other)
+    waiting = asyncio.ensure_future(pop(other, clock.monotonic() + 60))
+    await clock.run(29, turns)
+    assert not waiting.done(), "it is held"
+    await clock.run(2, turns)
+    assert waiting.done()
+    (again,) = await waiting
+    assert again.body == b"a"
+    assert await other.ack(ME, "L", "G", [again.receipt]) == [None]
+    await other.stop()
+
+
 async def test_who_subscribes_goes_on_after_a_write_that_failed(
     broker: EmbeddedBroker, clock: MovableClock
 ) -> None:
