@@ -65,13 +65,15 @@ class Delivery:
 class Fault:
     """Something done to the cluster; `cause` of what comes twice of these brokers afterwards.
 
-    `lasting_s`: for how long RocketMQ itself was not done with it, as its own servers tell.
+    `lasting_s`: for how long RocketMQ itself was not done with it, as its own servers tell. `undoes_s`: so
+    long before it may an acknowledgement have been taken that it undoes.
     """
 
     at: float
     brokers: frozenset[str] = frozenset()
     cause: str = ""
     lasting_s: float = 0.0
+    undoes_s: float = UNWRITTEN_S
 
     @property
     def over(self) -> float:
@@ -81,9 +83,13 @@ class Fault:
         """Note that RocketMQ is done with it now."""
         self.lasting_s = time.monotonic() - self.at
 
+    def forgets_since(self, earlier: Fault) -> None:
+        """Note that with it the positions are forgotten that were known since an earlier one."""
+        self.undoes_s = self.at - earlier.at + UNWRITTEN_S
+
     def may_undo(self, acked: Delivery) -> bool:
         """Whether an acknowledgement was taken by one of its brokers, and near enough to it."""
-        near = self.at - UNWRITTEN_S <= acked.at <= self.over + UNHEARD_S
+        near = self.at - self.undoes_s <= acked.at <= self.over + UNHEARD_S
         return near and acked.broker in self.brokers
 
 

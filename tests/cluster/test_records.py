@@ -265,6 +265,20 @@ def test_a_fault_undoes_only_acknowledgements_around_it(fault_s: float, lasting_
     assert made.undone()[0] == ({"it died": 1} if fine else {})
 
 
+@pytest.mark.parametrize(("died_s", "fine"), [(90.0, True), (101.0 + UNWRITTEN_S + 0.1, False)])
+def test_a_master_that_forgets_since_its_death_undoes_what_was_taken_in_between(
+    died_s: float, fine: bool
+) -> None:
+    made = again(topic_type=OF_TOPIC, at=140.0)
+    died = Fault(died_s, frozenset({"broker-a"}), "it died")
+    back = Fault(130.0, frozenset({"broker-a"}), "it forgot")
+    made.faults += [back]
+    assert made.complaints() != []
+    back.forgets_since(died)
+    assert (made.complaints() == []) is fine
+    assert made.undone()[0] == ({"it forgot": 1} if fine else {})
+
+
 def test_a_fault_undoes_no_acknowledgement_of_another_broker_nor_before_it_happened() -> None:
     made = again(topic_type=OF_TOPIC, at=105.0)
     made.faults.append(Fault(104.0, frozenset({"broker-b"}), "it died"))

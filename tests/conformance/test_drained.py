@@ -11,11 +11,12 @@ import http.client
 import json
 import re
 import signal
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,31 @@ WAITS = ("go",)
 """Calls of such a client wait until there is a gateway again: none fails."""
 
 
-def _drains(gateway: GatewayProcess) -> bool:
+class Looks:
+    """What was seen at which time, without what was seen just before."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._last = ""
+        self._begun = time.monotonic()
+
+    def note(self, what: str) -> None:
+        if what != self._last:
+            self.seen.append(f"{time.monotonic() - self._begun:.2f} s: {what}")
+            self._last = what
+
+
+def _drains(gateway: GatewayProcess, looks: Looks) -> bool:
     try:
         urllib.request.urlopen(f"{gateway.admin}/ready", timeout=PATIENCE_S).close()
     except urllib.error.HTTPError as refused:
         refused.close()
+        looks.note(f"ready is answered with {refused.code}")
         return True
-    except (OSError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException) as error:
+        looks.note(repr(error))
         return "stopped " in gateway.output
+    looks.note("is ready")
     return False
 
 
@@ -88,6 +106,8 @@ class Drained:
     client that closes them by itself, for which nobody asks."""
     summary: dict[str, int]
     """What it told at its end."""
+    looks: list[str] = field(default_factory=list)
+    """What was seen of it from the signal on, with the seconds since then: for who reads a failure."""
 
 
 def drain(
@@ -110,6 +130,7 @@ def drain(
         before = connected(first, 2)
         # On a busy machine a receive may have failed before.
         failed = len(driver.wait("it", lambda facts: True).of("unanswered"))
+        looks = Looks()
         first.signal(signal.SIGTERM)
         if broker == EMBEDDED:
             first.wait(LONG_DRAIN_S / 2)
@@ -117,10 +138,10 @@ def drain(
         else:
             # It was told to go, and nobody serves it elsewhere yet.
             if client in WAITS:
-                wait_until(lambda: _drains(first))
+                wait_until(lambda: _drains(first, looks))
             else:
                 driver.wait("it", lambda facts: len(facts.of("unanswered")) > failed)
-            during = connected(first, stay(client, broker))
+            during = connected(first, stay(client, broker), looks)
             wait_until(lambda: not listening(first.addresses))
             next_one = GatewayProcess(folder / "next", listen=first.addresses, options=options)
         closing.enter_context(next_one.start(START_S))
@@ -132,28 +153,31 @@ def drain(
             check_log(one)
         told = next(line for line in first.output.splitlines() if line.startswith("stopped "))
         summary = {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", told)}
-        return (facts, Drained(before, during, summary)), driver.last_words()
+        return (facts, Drained(before, during, summary, looks.seen)), driver.last_words()
 
 
-def connected(gateway: GatewayProcess, wanted: int) -> int:
+def connected(gateway: GatewayProcess, wanted: int, looks: Looks | None = None) -> int:
     """How many clients have their Telemetry stream open, as the gateway's admin page tells; 0: it ended.
 
     Asked until there are as many as wanted: a worker that does not answer another one in time, because the
     machine is busy, is missing in what that one tells. No client comes while a gateway drains: who was let go
     does not count again.
     """
-    told = 0
+    told, looks = 0, looks or Looks()
 
     def enough() -> bool:
         nonlocal told
         if told >= wanted or "stopped " in gateway.output:
+            looks.note(gateway.output.rpartition("\nready")[2] or "goes on")
             return True
         try:
             with urllib.request.urlopen(f"{gateway.admin}/api/clients", timeout=PATIENCE_S) as answer:
                 told = sum(one["connected"] for one in json.load(answer)["clients"])
-        except (OSError, http.client.HTTPException):
+            looks.note(f"{told} are connected")
+        except (OSError, http.client.HTTPException) as error:
             # A worker that has nobody to drain ends at once, with the connection that it was just handed.
             told = 0
+            looks.note(repr(error))
         return told >= wanted
 
     with contextlib.suppress(NotInTimeError):  # fewer are a finding, which the test tells
@@ -198,7 +222,9 @@ def test_drained(
     assert len(answered) >= 20
     assert answered <= {one["id"] for one in facts.received()}, "a message that was answered is lost"
     assert drained.before == 2, "a producer and a consumer"
-    assert drained.during == stay(client, broker), "a Telemetry stream was ended by the drain"
+    assert drained.during == stay(client, broker), (
+        f"a Telemetry stream was ended by the drain: {drained.looks}"
+    )
     assert drained.summary["clients_told_to_move"] == 2
     assert drained.summary["streams_ended"] == 2
     assert drained.summary["requests_cut_off"] == 0
