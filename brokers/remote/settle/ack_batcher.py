@@ -84,7 +84,10 @@ class AckBatcher:
         return f"<AckBatcher under way {len(self._tasks)}>"
 
     def finish(self, broker: str, acks: Sequence[Ack]) -> asyncio.Future[list[GatewayError | None]]:
-        """Acknowledge deliveries of one broker; the future has an outcome for each, and never fails."""
+        """Acknowledge deliveries of one broker; the future has an outcome for each.
+
+        It fails only with a fault of this program.
+        """
         loop = asyncio.get_running_loop()
         if not self._parts:
             loop.call_soon(self._flush)
@@ -109,6 +112,12 @@ class AckBatcher:
         acks = [ack for part in parts for ack in part.acks]
         try:
             outcomes = await self._outcomes(broker, acks)
+        except Exception as error:
+            # A fault of ours. Who waits is told: a cancelled future would look as if it had been called back.
+            for part in parts:
+                if not part.done.done():
+                    part.done.set_exception(error)
+            return
         except BaseException:
             for part in parts:
                 part.done.cancel()

@@ -305,6 +305,20 @@ async def test_a_busy_broker_is_asked_again_for_a_while(broker, peers, handle, c
         await moving(clock, broker.ack(CONTEXT, "T", "G", [handle(9)]))
 
 
+async def test_a_fault_of_the_program_is_told_to_everybody_who_waits(broker, peers, handle, monkeypatch):
+    """Not as a cancellation, which nobody would answer."""
+
+    def wrong(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("brokers.remote.settle.ack_batcher.encode_batch_acks", wrong)
+    asked = (broker.ack(CONTEXT, "T", "G", [handle(offset), handle(offset + 1)]) for offset in (0, 2))
+    assert [type(told) for told in await asyncio.gather(*asked, return_exceptions=True)] == [
+        ZeroDivisionError,
+        ZeroDivisionError,
+    ]
+
+
 async def test_who_goes_away_keeps_nobody_from_being_answered(broker, peers, handle):
     first = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [handle(1)]))
     second = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [handle(2)]))
