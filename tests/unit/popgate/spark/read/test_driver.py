@@ -192,6 +192,22 @@ def test_a_topic_that_may_not_be_read_for_a_while_does_not_end_a_query_that_runs
         stream(queues).latest(last)
 
 
+def test_an_assigned_queue_that_is_gone_keeps_its_place() -> None:
+    """As while its broker restarts, and is not in the route."""
+    queues = Queues(A=(0, 10), B=(0, 4))
+    given = {"endpoints": "gateway:1", "assign": '{"t":{"broker-a":[0,1]}}', "startingOffsets": "earliest"}
+    query = Stream(read_source_options(given, streaming=True), warn_nothing, connect=queues.connect)
+    start = query.initial()
+    first = query.latest(start)
+    del queues.bounds[B]
+    assert query.latest(first) is first
+    queues.bounds[A] = (0, 12)
+    ranges, last = batches_of(query, first)
+    assert ranges == [Range(A, 10, 12)]
+    queues.bounds[B] = (0, 6)
+    assert batches_of(query, last)[0] == [Range(B, 4, 6)]
+
+
 def test_a_queue_that_was_made_anew_is_refused() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues, failOnDataLoss="false")
