@@ -186,9 +186,10 @@ def pulled(
             rest(_REST_S)
             under_way.appendleft(ask(begin, end, whole=is_whole))
             continue
-        found_by = now() + options.timeout_s
         reached = _reached(answer, range_, begin, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
+        # Not before: whoever takes the rows may pause for longer than that.
+        found_by = now() + options.timeout_s
         if is_whole and answer.code == ResponseCode.SUCCESS:
             at_once = depth
             size.learn(min(reached, end) - begin)

@@ -345,6 +345,26 @@ def test_what_this_replica_has_not_heard_of_yet_is_waited_for() -> None:
     assert len(rests) == 3
 
 
+def test_a_pause_of_the_reader_is_no_time_in_which_nothing_came() -> None:
+    """Whoever takes the rows may need long for them, and the replica was not asked meanwhile."""
+    broker, at = queue_of(range(5), end=8, late=[5, 6, 7]), [0.0]
+    rests: list[float] = []
+    found = pulled(
+        cast("QueueClient", broker),
+        Range(QUEUE, 0, 8),
+        options(),
+        warn_nothing,
+        now=lambda: at[0],
+        rest=rests.append,
+    )
+    bodies = []
+    for body, *_ in found:
+        bodies.append(body)
+        at[0] += 1_000.0
+    assert len(bodies) == 4
+    assert len(rests) == 3
+
+
 def test_what_never_comes_is_a_loss() -> None:
     found = pulled(
         cast("QueueClient", queue_of(range(5), end=8)),
