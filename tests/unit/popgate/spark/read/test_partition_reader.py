@@ -20,6 +20,7 @@ from popgate.spark.options.source_options import SourceOptions, read_source_opti
 from popgate.spark.read.partition_reader import batches, pulled, tick_row, whole
 from popgate.spark.read.read_plan import Range
 from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.compression import compress_zlib
 from popgate.wire.messages.hosts import NOWHERE
 from popgate.wire.messages.records import COMPRESSED, decode_records, encode_record
 
@@ -197,6 +198,23 @@ def test_batches_have_so_many_rows_or_bytes_and_no_message_twice() -> None:
     assert [batch.num_rows for batch in by_rows] == [30, 30, 30, 10]
     assert [batch.num_rows for batch in by_bytes] == [20, 20, 20, 20, 20]
     assert offsets_of(by_rows) == offsets_of(by_bytes) == list(range(100))
+
+
+def test_bodies_that_unpack_to_much_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may be read; together they are too much for one batch."""
+    monkeypatch.setattr("popgate.spark.read.record_decoder._LARGEST_BODIES", 250)
+    broker = queue_of(range(10))
+
+    def record(offset: int) -> bytes:
+        body, sys_flag = compress_zlib(bytes(offset + 90)), COMPRESSED
+        return encode_record(b"orders", 3, offset, 0, body, b"", sys_flag, 0, 0, NOWHERE, 0, NOWHERE)
+
+    broker.record = record  # type: ignore[method-assign]
+    found = read(broker, 1, 10)
+    assert offsets_of(found) == list(range(1, 10))
+    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    assert bodies == [bytes(offset + 90) for offset in range(1, 10)]
+    assert all(batch.num_rows <= 2 for batch in found)
 
 
 def test_ranges_follow_each_other() -> None:
