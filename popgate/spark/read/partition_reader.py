@@ -176,7 +176,10 @@ def pulled(
             at = end
         begin, end, number, is_whole = under_way.popleft()
         answer = client.finish_pull(number, range_.queue, timeout_s=options.timeout_s)
-        if answer.code == ResponseCode.PULL_NOT_FOUND:
+        if answer.code == ResponseCode.PULL_NOT_FOUND or (
+            # So a slave says it, where no gateway stands before it. Source: DefaultMessageStore.getMessage.
+            answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.next_offset == begin
+        ):
             # The range ends where the queue ended, or before: this replica has not heard of it yet.
             if now() > found_by:
                 raise SparkSourceError(

@@ -363,6 +363,29 @@ def test_what_this_replica_has_not_heard_of_yet_is_waited_for() -> None:
     assert len(rests) == 3
 
 
+def test_a_slave_that_has_not_heard_of_an_offset_yet_is_waited_for() -> None:
+    """It sends the reader back to the same offset, at once: so it is passed on by RocketMQ's own proxy."""
+    broker = queue_of(range(5), end=8, late=[5, 6, 7])
+    answer = broker.answer
+
+    def as_slave(code: int, reached: int, body: bytes = b"") -> PullAnswer:
+        same = code == ResponseCode.PULL_NOT_FOUND
+        return answer(ResponseCode.PULL_RETRY_IMMEDIATELY if same else code, reached, body)
+
+    broker.answer = as_slave  # type: ignore[method-assign]
+    rests: list[float] = []
+    found = pulled(
+        cast("QueueClient", broker),
+        Range(QUEUE, 0, 8),
+        options(),
+        warn_nothing,
+        now=ticking(0.001),
+        rest=rests.append,
+    )
+    assert len([body for body, *_ in found]) == 4
+    assert len(rests) == 3
+
+
 def test_a_pause_of_the_reader_is_no_time_in_which_nothing_came() -> None:
     """Whoever takes the rows may need long for them, and the replica was not asked meanwhile."""
     broker, at = queue_of(range(5), end=8, late=[5, 6, 7]), [0.0]
