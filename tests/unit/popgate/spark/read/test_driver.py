@@ -217,6 +217,23 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
         batches_of(query, last)
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "1"}])
+def test_an_end_that_is_told_too_low_does_not_come_into_the_checkpoint(limit: dict[str, str]) -> None:
+    """By a slave that is behind, as long as there is no master: Spark writes an end before it plans it."""
+    queues = Queues(A=(0, 10), B=(0, 4))
+    query = stream(queues, **limit)
+    start = query.initial()
+    last = query.latest(start, whole=True)
+    assert query.plan(start, last) == [[Range(A, 0, 10), Range(B, 0, 4)]]
+    queues.bounds = {A: (0, 8), B: (0, 5)}
+    with pytest.raises(SparkSourceError, match="made anew"):
+        query.latest(last)
+    queues.bounds[A] = (0, 11)
+    again = stream(queues, **limit)
+    again.initial()
+    assert batches_of(again, kept(last))[0] == [Range(A, 10, 11), Range(B, 4, 5)]
+
+
 class Aged(Queues):
     """All of their messages were stored at one time; those before `first` are gone, as after a compaction."""
 
