@@ -107,7 +107,10 @@ class QueueNumbers:
         """Raises ValueError for a text that `encode` cannot have written."""
         if len(text) > _LONGEST_TEXT or _DEEPEST in text:
             raise ValueError("it is no record of queues: it is too long, or too deep")
-        runs = json.loads(text)
+        try:
+            runs = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("it is no record of queues: it is too deep") from error
         if not isinstance(runs, list):
             raise ValueError("it is no list of queues")
         queues: list[Numbered] = []

@@ -82,7 +82,8 @@ class QueryReporter:
         with self._changed:
             last = self._last.pop(query, None)
             self._told_at.pop(query, None)
-            if last is not None and not self._closed:
+            # Also while it is being closed: Spark tells of the end later than it stops a query.
+            if last is not None:
                 self._ended[query] = replace(last[0], ended=True)
                 self._wake(query)
 

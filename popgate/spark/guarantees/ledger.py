@@ -113,17 +113,20 @@ class Ledger:
     def begin_task(self, opened: Opened, partition: int) -> Attempt:
         """An attempt of this task is known from now on."""
         token = self._make_token()
+        # Also where this is done again: a compaction may have left the record of this attempt alone by then.
+        others: set[str] = set()
 
         def begin(client: QueueClient) -> Attempt:
             queue, entries, end = self._since(client, opened)
             self._check_whole(entries, opened)
+            # Whichever driver's: a compaction leaves one record, and that may be of one that was late.
+            others.update(each.of_task(partition) for each in entries)
             fields = {"token": opened.token, "partition": partition, "attempt": token}
             at = self._topic.send(client, queue, "task", fields, key=f"task:{partition}")
             entries += self._topic.entries(client, queue, end, at)
             self._check_owner(entries, opened)
-            # Whichever driver's: a compaction leaves one record, and that may be of one that was late.
-            came_before = any(each.of_task(partition) not in ("", token) for each in entries)
-            return Attempt(partition, token, at, came_before)
+            others.update(each.of_task(partition) for each in entries)
+            return Attempt(partition, token, at, came_before=not others <= {"", token})
 
         return self._topic.asked(begin)
 

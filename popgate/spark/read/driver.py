@@ -17,7 +17,7 @@ from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options.source_options import SourceOptions
 from popgate.spark.read.positions import ends_of, queues_of, starts_of
-from popgate.spark.read.read_plan import Range, Warn, checked, planned, ranges_of
+from popgate.spark.read.read_plan import Range, Warn, check_ends, checked, planned, ranges_of
 from popgate.spark.read.recreated_queues import made_anew
 from popgate.spark.read.trigger_limits import Limits
 
@@ -100,6 +100,9 @@ class Stream:
             if self._last is None and not before.initial and self._limits.waits(begins, ends):
                 return start
             ends = self._ask(lambda client: self._limits.applied(client, begins, ends))
+        # Spark writes this end into the checkpoint before it is planned, and would plan it for ever. A slave
+        # that is behind tells such an end as well, as long as it stands in for its master.
+        check_ends(begins, ends)
         if before.initial:
             self._limits.began()
             return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
@@ -168,7 +171,7 @@ class Stream:
     ) -> tuple[dict[QueuePlace, int], dict[QueuePlace, int], dict[QueuePlace, int]]:
         """The start of the batch, the start of new queues, and the end of the queues.
 
-        Queues that are gone keep their last offset; a decreased one is reported when the batch is planned.
+        Queues that are gone keep their last offset.
         """
         queues = self._queues(client)
         self._check_age(client, before, [queue for queue in queues if queue not in self._seen])

@@ -20,7 +20,7 @@ from popgate.spark.options.source_options import SourceOptions
 from popgate.spark.read.driver import Connect
 from popgate.spark.read.pull_size import PullSize
 from popgate.spark.read.read_plan import Range, Warn
-from popgate.spark.read.record_decoder import Records
+from popgate.spark.read.record_decoder import Records, TooMuchUnpacked, halves
 from popgate.wire.frames.codes import ResponseCode
 
 _REST_S: Final = 0.05
@@ -59,10 +59,10 @@ def batches(
             count += messages
             bytes_held += len(body)
             if count >= rows or bytes_held >= size:
-                yield decoded(b"".join(held), each, schema, options)
+                yield from decoded(b"".join(held), each, schema, options)
                 held, count, bytes_held = [], 0, 0
         if held:
-            yield decoded(b"".join(held), each, schema, options)
+            yield from decoded(b"".join(held), each, schema, options)
 
 
 def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -76,22 +76,19 @@ def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
+def decoded(
+    data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
     """Decode pulled records; those outside of the range, or with another tag, are left out.
 
-    Raises SparkSourceError (DAMAGED).
+    It is one batch, unless the bodies unpack to more than that can have. Raises SparkSourceError (DAMAGED).
     """
+    batch = None
     try:
-        records = Records(data)
-        keep = (records.offsets >= range_.begin) & (records.offsets < range_.end)
-        if not keep.all():
-            records.keep(keep)
-        if options.tag and options.tag != "*":
-            # Brokers compare hashes of tags.
-            wanted = pa.array([each.strip() for each in options.tag.split("||")])
-            keep = pc.is_in(records.column("tag"), value_set=wanted)
-            records.keep(keep.to_numpy(zero_copy_only=False))
-        columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
+        batch = _batch(data, range_, schema, options)
+    except TooMuchUnpacked:
+        # The error goes before anything is yielded, and with it what was unpacked.
+        pass
     except PeerWireError as error:
         place = f"{named(range_.queue)}, offsets {range_.begin} to {range_.end - 1}"
         raise SparkSourceError(
@@ -99,7 +96,11 @@ def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOption
             f"a message cannot be read ({place}): {error}; begin behind it, by option startingOffsets, and a"
             " stream with another checkpoint",
         ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    if batch is not None:
+        yield batch
+        return
+    for half in halves(data):
+        yield from decoded(half, range_, schema, options)
 
 
 def whole(
@@ -175,7 +176,10 @@ def pulled(
             at = end
         begin, end, number, is_whole = under_way.popleft()
         answer = client.finish_pull(number, range_.queue, timeout_s=options.timeout_s)
-        if answer.code == ResponseCode.PULL_NOT_FOUND:
+        if answer.code == ResponseCode.PULL_NOT_FOUND or (
+            # So a slave says it, where no gateway stands before it. Source: DefaultMessageStore.getMessage.
+            answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.next_offset == begin
+        ):
             # The range ends where the queue ended, or before: this replica has not heard of it yet.
             if now() > found_by:
                 raise SparkSourceError(
@@ -186,9 +190,10 @@ def pulled(
             rest(_REST_S)
             under_way.appendleft(ask(begin, end, whole=is_whole))
             continue
-        found_by = now() + options.timeout_s
         reached = _reached(answer, range_, begin, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
+        # Not before: whoever takes the rows may pause for longer than that.
+        found_by = now() + options.timeout_s
         if is_whole and answer.code == ResponseCode.SUCCESS:
             at_once = depth
             size.learn(min(reached, end) - begin)
@@ -222,6 +227,21 @@ def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptio
             raise data_loss(sentence)
         warn(sentence)
     return reached
+
+
+def _batch(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
+    """Raises PeerWireError, and TooMuchUnpacked for two or more records."""
+    records = Records(data)
+    keep = (records.offsets >= range_.begin) & (records.offsets < range_.end)
+    if not keep.all():
+        records.keep(keep)
+    if options.tag and options.tag != "*":
+        # Brokers compare hashes of tags.
+        wanted = pa.array([each.strip() for each in options.tag.split("||")])
+        keep = pc.is_in(records.column("tag"), value_set=wanted)
+        records.keep(keep.to_numpy(zero_copy_only=False))
+    columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(records: Records, range_: Range, field: Any, *, legacy: bool) -> Any:

@@ -16,7 +16,7 @@ def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = Fa
     """All queues that are read now.
 
     Raises SparkSourceError for an assigned queue that does not exist, and for a topic named by an option
-    without a readable queue, unless the query is `running`: then the queues may return.
+    without a readable queue, but neither if the query is `running`: then the queues may return.
     """
     if options.pattern:
         return _matching(client, options.pattern)
@@ -26,10 +26,10 @@ def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = Fa
     if not options.assigned:
         return queues
     missing = sorted(set(options.assigned) - set(queues))
-    if missing:
+    if missing and not running:
         there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in queues})) or "none"
         raise illegal_option("assign", named(missing[0]), f"it is not there, the queues are {there}")
-    return list(options.assigned)
+    return [queue for queue in options.assigned if queue not in missing]
 
 
 def _queues_of_topic(

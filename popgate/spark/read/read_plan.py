@@ -27,12 +27,11 @@ class Range(NamedTuple):
         return self.end - self.begin
 
 
-def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
-    """The non-empty ranges, ordered by queue. Raises SparkSourceError for an end before its begin.
+def check_ends(begins: Offsets, ends: Offsets) -> None:
+    """Raises SparkSourceError for an end before its begin.
 
     A queue whose end decreased was deleted and recreated: its old messages are lost, and its new ones unread.
     """
-    ranges = []
     for queue, end in sorted(ends.items()):
         begin = begins[queue]
         if end < begin:
@@ -41,9 +40,12 @@ def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
                 f"{named(queue)} ends at {end}, and was read up to {begin} already: it was made anew,"
                 " and needs a checkpoint, or a start, of its own",
             )
-        if end > begin:
-            ranges.append(Range(queue, begin, end))
-    return ranges
+
+
+def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
+    """The non-empty ranges, ordered by queue. Raises as `check_ends`."""
+    check_ends(begins, ends)
+    return [Range(queue, begins[queue], end) for queue, end in sorted(ends.items()) if end > begins[queue]]
 
 
 def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: Warn) -> list[Range]:

@@ -35,6 +35,10 @@ _LAST_INT: Final = (1 << 31) - 1
 _unpack_size = Struct(">I").unpack_from
 
 
+class TooMuchUnpacked(PeerWireError):
+    """The bodies of several records are together above the limit of one batch, or one of them is damaged."""
+
+
 class Records:
     """Records that stand one behind the other. Raises PeerWireError when they do not."""
 
@@ -145,7 +149,10 @@ class Records:
             try:
                 bodies[row] = decompress(bodies[row], min(_LARGEST_BODY, left))
             except PeerWireError as error:
-                raise PeerWireError(f"{error} (offset {self.offsets[row]})") from error
+                # Which of the two it is shows when there are fewer of them.
+                fewer = left < _LARGEST_BODY and len(self) > 1
+                sentence = f"{error} (offset {self.offsets[row]})"
+                raise (TooMuchUnpacked if fewer else PeerWireError)(sentence) from error
             left -= len(bodies[row])
         return pa.array(bodies, pa.binary())
 
@@ -272,6 +279,13 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """And the properties that make a message one."""
 _MAP: Final = pa.map_(pa.string(), pa.string())
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    """Two or more records in two parts. Raises PeerWireError."""
+    starts = _starts(data)
+    middle = starts[len(starts) // 2]
+    return data[:middle], data[middle:]
 
 
 def _starts(data: bytes) -> list[int]:

@@ -17,6 +17,8 @@ _MOST_RECORDS = 4_096
 """Of one header field; a pop answers with 32 messages at most."""
 _WIDEST = 65_536
 """Offsets that one bit set may span: a bit per offset is sent."""
+_MOST_BITS = 8_192
+"""Of one bit set: a batch acknowledges no more messages (`protocols.remoting.consume.pop`)."""
 
 Place = tuple[int, int]
 """(topic type, queue id): the topic types are those of `popgate.ids.receipt`."""
@@ -109,13 +111,13 @@ def decode_bits(text: str, start: int) -> list[int]:
         raise PeerWireError(f"a bit set is no Base64: {shown(text)}") from error
     if len(packed) > _WIDEST // 8:
         raise PeerWireError(f"a bit set has {len(packed)} bytes, {_WIDEST // 8} are read")
-    bits = int.from_bytes(packed, "little")
-    offsets = []
-    while bits:
-        low = bits & -bits
-        offsets.append(start + low.bit_length() - 1)
-        bits ^= low
-    return offsets
+    count = int.from_bytes(packed, "little").bit_count()
+    if count > _MOST_BITS:
+        raise PeerWireError(f"a bit set has {count} bits, {_MOST_BITS} are read")
+    # Byte by byte: each step on the whole number would take time for all of its bits.
+    return [
+        start + 8 * at + bit for at, byte in enumerate(packed) if byte for bit in range(8) if byte >> bit & 1
+    ]
 
 
 def _counts(text: str) -> tuple[dict[Place, int], dict[tuple[int, int, int], int]]:

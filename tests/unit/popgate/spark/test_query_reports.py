@@ -142,6 +142,24 @@ def test_what_is_due_is_told_before_it_is_closed(gateway: Gateway, reporter: Que
     assert len(gateway.told) == 2
 
 
+def test_a_query_that_ends_while_it_is_closed_is_told_like_the_others(
+    gateway: Gateway, reporter: QueryReporter
+) -> None:
+    """Spark tells of the end later than it stops a query."""
+    gateway.free.clear()
+    reporter.put(report("z"))
+    wait_until(lambda: not reporter._due)
+    reporter.put(report("a"))
+    reporter.put(report("b"))
+    closing = threading.Thread(target=reporter.close)
+    closing.start()
+    wait_until(lambda: reporter._closed)
+    reporter.end("a")
+    gateway.free.set()
+    closing.join(PATIENCE_S)
+    assert gateway.told == [report("z"), replace(report("a"), ended=True), report("b")]
+
+
 def test_a_refusal_is_logged_once_and_others_are_told_all_the_same(
     gateway: Gateway, reporter: QueryReporter, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -288,7 +288,14 @@ class TestNamesThatAnybodyMayTellANameServer:
         assert await gateway.numbered(Context(), "T", A) == given
 
 
-@pytest.mark.parametrize("value", ["", "[", "{}", '[["a",-1,2]]', '[["a",0,1],["a",0,1]]', "[[[[[[", "null"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "[", "{}", '[["a",-1,2]]', '[["a",0,1],["a",0,1]]', "[[[[[[", "null"),
+        pytest.param("[ " * 100_000, id="deep"),
+        pytest.param('{"a":' * 100_000, id="deep objects"),
+    ],
+)
 async def test_something_else_in_their_place_is_said_and_left_alone(
     site: Site, gateway: Any, value: str
 ) -> None:

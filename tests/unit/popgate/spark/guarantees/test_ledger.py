@@ -442,6 +442,23 @@ def test_a_task_knows_whether_an_attempt_of_it_came_before() -> None:
     assert not ledger.begin_task(ledger.open(), 0).came_before
 
 
+def test_an_attempt_that_came_before_is_known_when_its_record_went_while_that_was_asked_again() -> None:
+    """The record of this attempt takes its place, and a compaction may come before the next answer."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    ledger.begin_task(opened, 0)
+
+    def lose_an_answer(name: str, told: Any) -> None:
+        if name == "send" and not broker.rests:
+            broker.compact(LEDGER)
+            raise BrokerTimeout("slow")
+
+    broker.after = lose_an_answer
+    assert ledger.begin_task(opened, 0).came_before
+    assert broker.rests == [0.1]
+
+
 def test_what_fails_for_now_is_asked_again_and_is_no_attempt_more() -> None:
     broker = Broker()
     ledger = broker.ledger()

@@ -192,6 +192,22 @@ def test_a_topic_that_may_not_be_read_for_a_while_does_not_end_a_query_that_runs
         stream(queues).latest(last)
 
 
+def test_an_assigned_queue_that_is_gone_keeps_its_place() -> None:
+    """As while its broker restarts, and is not in the route."""
+    queues = Queues(A=(0, 10), B=(0, 4))
+    given = {"endpoints": "gateway:1", "assign": '{"t":{"broker-a":[0,1]}}', "startingOffsets": "earliest"}
+    query = Stream(read_source_options(given, streaming=True), warn_nothing, connect=queues.connect)
+    start = query.initial()
+    first = query.latest(start)
+    del queues.bounds[B]
+    assert query.latest(first) is first
+    queues.bounds[A] = (0, 12)
+    ranges, last = batches_of(query, first)
+    assert ranges == [Range(A, 10, 12)]
+    queues.bounds[B] = (0, 6)
+    assert batches_of(query, last)[0] == [Range(B, 4, 6)]
+
+
 def test_a_queue_that_was_made_anew_is_refused() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues, failOnDataLoss="false")
@@ -199,6 +215,23 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
     queues.bounds[A] = (0, 4)
     with pytest.raises(SparkSourceError, match="made anew"):
         batches_of(query, last)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "1"}])
+def test_an_end_that_is_told_too_low_does_not_come_into_the_checkpoint(limit: dict[str, str]) -> None:
+    """By a slave that is behind, as long as there is no master: Spark writes an end before it plans it."""
+    queues = Queues(A=(0, 10), B=(0, 4))
+    query = stream(queues, **limit)
+    start = query.initial()
+    last = query.latest(start, whole=True)
+    assert query.plan(start, last) == [[Range(A, 0, 10), Range(B, 0, 4)]]
+    queues.bounds = {A: (0, 8), B: (0, 5)}
+    with pytest.raises(SparkSourceError, match="made anew"):
+        query.latest(last)
+    queues.bounds[A] = (0, 11)
+    again = stream(queues, **limit)
+    again.initial()
+    assert batches_of(again, kept(last))[0] == [Range(A, 10, 11), Range(B, 4, 5)]
 
 
 class Aged(Queues):

@@ -20,6 +20,7 @@ from popgate.spark.options.source_options import SourceOptions, read_source_opti
 from popgate.spark.read.partition_reader import batches, pulled, tick_row, whole
 from popgate.spark.read.read_plan import Range
 from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.compression import compress_zlib
 from popgate.wire.messages.hosts import NOWHERE
 from popgate.wire.messages.records import COMPRESSED, decode_records, encode_record
 
@@ -199,6 +200,23 @@ def test_batches_have_so_many_rows_or_bytes_and_no_message_twice() -> None:
     assert offsets_of(by_rows) == offsets_of(by_bytes) == list(range(100))
 
 
+def test_bodies_that_unpack_to_much_make_more_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may be read; together they are too much for one batch."""
+    monkeypatch.setattr("popgate.spark.read.record_decoder._LARGEST_BODIES", 250)
+    broker = queue_of(range(10))
+
+    def record(offset: int) -> bytes:
+        body, sys_flag = compress_zlib(bytes(offset + 90)), COMPRESSED
+        return encode_record(b"orders", 3, offset, 0, body, b"", sys_flag, 0, 0, NOWHERE, 0, NOWHERE)
+
+    broker.record = record  # type: ignore[method-assign]
+    found = read(broker, 1, 10)
+    assert offsets_of(found) == list(range(1, 10))
+    bodies = [body for batch in found for body in batch.column("body").to_pylist()]
+    assert bodies == [bytes(offset + 90) for offset in range(1, 10)]
+    assert all(batch.num_rows <= 2 for batch in found)
+
+
 def test_ranges_follow_each_other() -> None:
     ranges = [Range(QUEUE, 0, 3), Range(QUEUE, 5, 7)]
     found = batches(ranges, LEAN, options(), warn_nothing, connect=to(queue_of(range(9))))
@@ -342,6 +360,49 @@ def test_what_this_replica_has_not_heard_of_yet_is_waited_for() -> None:
         rest=rests.append,
     )
     assert len([body for body, *_ in found]) == 4
+    assert len(rests) == 3
+
+
+def test_a_slave_that_has_not_heard_of_an_offset_yet_is_waited_for() -> None:
+    """It sends the reader back to the same offset, at once: so it is passed on by RocketMQ's own proxy."""
+    broker = queue_of(range(5), end=8, late=[5, 6, 7])
+    answer = broker.answer
+
+    def as_slave(code: int, reached: int, body: bytes = b"") -> PullAnswer:
+        same = code == ResponseCode.PULL_NOT_FOUND
+        return answer(ResponseCode.PULL_RETRY_IMMEDIATELY if same else code, reached, body)
+
+    broker.answer = as_slave  # type: ignore[method-assign]
+    rests: list[float] = []
+    found = pulled(
+        cast("QueueClient", broker),
+        Range(QUEUE, 0, 8),
+        options(),
+        warn_nothing,
+        now=ticking(0.001),
+        rest=rests.append,
+    )
+    assert len([body for body, *_ in found]) == 4
+    assert len(rests) == 3
+
+
+def test_a_pause_of_the_reader_is_no_time_in_which_nothing_came() -> None:
+    """Whoever takes the rows may need long for them, and the replica was not asked meanwhile."""
+    broker, at = queue_of(range(5), end=8, late=[5, 6, 7]), [0.0]
+    rests: list[float] = []
+    found = pulled(
+        cast("QueueClient", broker),
+        Range(QUEUE, 0, 8),
+        options(),
+        warn_nothing,
+        now=lambda: at[0],
+        rest=rests.append,
+    )
+    bodies = []
+    for body, *_ in found:
+        bodies.append(body)
+        at[0] += 1_000.0
+    assert len(bodies) == 4
     assert len(rests) == 3
 
 

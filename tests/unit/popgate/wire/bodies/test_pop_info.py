@@ -91,6 +91,15 @@ def test_offsets_out_of_reach_are_our_bug(offset: int) -> None:
         encode_bits([100 + offset], 100)
 
 
+def test_a_bit_set_has_no_more_than_a_batch_acknowledges() -> None:
+    """It is refused before any of it is read: a small request may claim very many."""
+    most = encode_bits(range(8_192), 0)
+    assert decode_bits(most, 7) == list(range(7, 8_199))
+    for offsets in (range(8_193), range(65_536), range(0, 65_536, 7)):
+        with pytest.raises(PeerWireError, match=f"{len(offsets)} bits"):
+            decode_bits(encode_bits(offsets, 0), 0)
+
+
 @pytest.mark.parametrize("text", ["?", "A", "AQ", "AQ==x", "ä", "AAAA" * 10_000])
 def test_damaged_bits_are_refused(text: str) -> None:
     with pytest.raises(PeerWireError):
