@@ -46,11 +46,13 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(data: bytes) -> list[BatchItem]:
-    """Raises PeerWireError for anything damaged."""
+def decode_batch(data: bytes, most: int | None = None) -> list[BatchItem]:
+    """Raises PeerWireError for anything damaged, and for more messages than `most`."""
     items: list[BatchItem] = []
     at = 0
     while at < len(data):
+        if most is not None and len(items) >= most:
+            raise PeerWireError(f"a batch has more than {most} messages")
         item, at = _item(data, at)
         items.append(item)
     return items

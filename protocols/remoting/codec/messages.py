@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from brokers.batches import MOST_MESSAGES
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge, shown
 from popgate.groups.delay_levels import delay_ms_of
 from popgate.ids.message_id import make_message_id
@@ -208,9 +209,13 @@ def message_in(
 
 
 def items_in(head: Head, body: bytes) -> list[BatchItem]:
-    """The messages of a batch. Raises Refused for a body that is none, and for what no batch may hold."""
+    """The messages of a batch.
+
+    Raises BadRequest for a body that is none, or has more messages than brokers take (`MOST_MESSAGES`), and
+    Refused for what no batch may hold.
+    """
     try:
-        items = decode_batch(body)
+        items = decode_batch(body, MOST_MESSAGES)
     except PeerWireError as error:
         raise BadRequest(f"the batch cannot be read: {error}", Fault.MESSAGE_CORRUPTED) from error
     if not items:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokers.batches import Batch, Single
+from brokers.batches import MOST_MESSAGES, Batch, Single
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
@@ -425,6 +425,15 @@ class TestBatches:
         answer = await self.send(caller, body, queue=-1, n=None)
         assert answer.code == ResponseCode.SUCCESS
         assert len(await stored(stage, queue=int(answer.fields["queueId"]))) == 8
+
+    async def test_a_batch_of_too_many_messages_is_refused_before_they_are_read(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """A gateway would be busy with all that fit into a frame for seconds, and serve nobody meanwhile."""
+        answer = await self.send(caller, encode_batch([BatchItem(0, b"", b"")]) * (MOST_MESSAGES + 1))
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert f"more than {MOST_MESSAGES} messages" in answer.remark
+        assert await stored(stage) == []
 
     async def test_a_large_batch_is_stored_in_order(self, stage: Stage, caller: Caller) -> None:
         bodies = [str(number).encode() for number in range(1_500)]
