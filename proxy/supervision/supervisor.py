@@ -293,7 +293,7 @@ class Supervisor:
             lame_s = lame_duck_s(wanted.lame_duck_s, wanted.drain_s)
             _log.info("stopping", drain_s=wanted.drain_s, lame_duck_s=lame_s)
             self._leave(lame_s)
-        else:
+        elif number is not signal.SIGHUP:  # a terminal that closes sends several, which count as one
             _log.warning("a second signal: the drain is cut short")
             self._doors.close(keep_admin=True)
             self._processes.stop(_CUT_S)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,3 +109,18 @@ def test_no_signal_is_lost_while_the_program_is_loaded_anew(
     # It could not be loaded: this one hears them after all.
     assert seen == [{signal.SIGTERM, signal.SIGHUP}]
     assert not supervisor._again
+
+
+def test_a_terminal_that_closes_may_hang_up_twice(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernel and shell both do, within milliseconds: the drain takes its time all the same."""
+    cuts: list[float] = []
+    monkeypatch.setattr(supervisor._processes, "stop", cuts.append)
+    monkeypatch.setattr(supervisor, "_terminal", SimpleNamespace(is_gone=lambda: True))
+    supervisor._signalled(signal.SIGHUP)
+    assert supervisor._processes.leaving
+    supervisor._signalled(signal.SIGHUP)
+    assert cuts == []
+    supervisor._signalled(signal.SIGINT)
+    assert len(cuts) == 1
