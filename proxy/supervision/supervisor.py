@@ -155,8 +155,10 @@ class Supervisor:
     def _open(self) -> None:
         if self._processes.leaving:
             return
-        if any(member.stage is Stage.READY for member in self._processes.of(Role.WORKER)):
-            self._doors.open(door.number for door in self._doors.served)
+        for member in self._processes.of(Role.WORKER):
+            if member.stage is Stage.READY:
+                # Not those that a reload has just named: at an address that nobody serves clients would wait.
+                self._doors.open(member.serves)
         if any(member.has_admin for member in self._processes):
             self._doors.open([ADMIN])
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +19,8 @@ from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
 from proxy.supervision.replacement import SIGNALS
 from proxy.supervision.supervisor import Supervisor
+from proxy.workers.channel import Channel
+from proxy.workers.crew import Member, Role, Stage
 from tests.support.waiting import wait_until
 
 
@@ -124,3 +130,24 @@ def test_a_terminal_that_closes_may_hang_up_twice(
     assert cuts == []
     supervisor._signalled(signal.SIGINT)
     assert len(cuts) == 1
+
+
+def test_an_address_that_no_process_serves_accepts_nobody(supervisor: Supervisor) -> None:
+    """A reload named it, and no process could start with the new settings: a client would wait for good."""
+    served, new = supervisor._staying.next_number(), supervisor._staying.next_number()
+    for number in (served, new):
+        supervisor._doors.bind(number, "grpc://127.0.0.1:0")
+    ours, theirs = Channel.pair()
+    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    with child, closing(theirs):
+        supervisor._processes.take_over(
+            Member(7, Role.WORKER, child.pid, ours, frozenset({served}), 0, time.monotonic(), Stage.READY)
+        )
+        supervisor._open()
+        ports = {door.number: door.listen.port for door in supervisor._doors.served}
+        with socket.create_connection(("127.0.0.1", ports[served])):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", ports[new]))
+        supervisor._processes.over(child.pid, 0)
+        child.kill()
