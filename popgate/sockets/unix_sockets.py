@@ -79,6 +79,8 @@ def _answers(path: str) -> bool:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
+        except BlockingIOError:
+            return True  # it listens, and has not accepted for so long that no more may wait
         except OSError:
             return False
         return True

@@ -35,7 +35,8 @@ from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.routing import Routing
 
-_MOST_LISTED = 1_000
+MOST_LISTED = 1_000
+"""Lite topics of one page."""
 _MOST_VERSIONS = 64
 """Topics and groups of one client whose changes are counted."""
 _NO_LIMIT = (1 << 31) - 1
@@ -136,7 +137,7 @@ class LiteSubscriptions:
         """Lite topics of a topic by name, from behind `after` on. Raises TopicNotFound, Unsupported."""
         with self._watch:
             self._admit(context, Action.GET, topic=topic)
-            return await self.topics.lite_topics(topic, after, min(max(limit, 1), _MOST_LISTED))
+            return await self.topics.lite_topics(topic, after, min(max(limit, 1), MOST_LISTED))
 
     async def delete(self, context: Context, topic: str, lite_topic: str) -> None:
         """Raises NotFound, TopicNotFound, Unsupported."""

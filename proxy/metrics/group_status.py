@@ -38,6 +38,7 @@ class Standings:
         self._round = 0
         self._start = 0
         self._asked: float | None = None
+        self._asking = False
 
     def __repr__(self) -> str:
         return f"<Standings {len(self._table)} round {self._round}>"
@@ -48,13 +49,16 @@ class Standings:
     async def refresh(self) -> None:
         """Request the next slice, once a second at most. A broker without this feature changes nothing."""
         now = self._now()
-        if self.ask is None or (self._asked is not None and now - self._asked < _FRESH_S):
+        # A slice that came twice would be counted twice, and end its round twice: the rest would be gone.
+        if self.ask is None or self._asking or (self._asked is not None and now - self._asked < _FRESH_S):
             return
-        self._asked = now
+        self._asked, self._asking = now, True
         try:
             standings, following = await self.ask(self._start, _QUEUES_AT_ONCE)
         except GatewayError:
             return
+        finally:
+            self._asking = False
         for standing in standings:
             if told_group(standing.group) == standing.group:
                 self._keep(standing)

@@ -13,7 +13,7 @@ from proxy.config.handover import Settled
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect
 from proxy.reload.reloader import Outcome, ReloadState
-from proxy.reload.settings_process import LONGEST_S, read_anew
+from proxy.reload.settings_process import LONGEST_S, OfAnotherVersion, read_anew
 
 if TYPE_CHECKING:
     from proxy.workers.membership import Membership
@@ -59,6 +59,10 @@ class CrewReloads:
         async with self._lock:
             try:
                 differences = _renewed(changes(self._settings, await self.read()))
+                renewed = f"{len(differences)} changed"
+            except OfAnotherVersion:
+                # An upgrade: the supervisor becomes that version, which reads them itself.
+                differences, renewed = [], "another version"
             except SettingsWrong as error:
                 self._membership.tell({"renew": str(error)})
                 raise
@@ -73,7 +77,7 @@ class CrewReloads:
             if reason := roster.reload.get("reason", ""):
                 raise SettingsWrong(str(reason))
         waiting = [change.name for change in differences if change.effect is Effect.RESTART]
-        message = f"{len(differences)} changed: the processes are renewed in turn"
+        message = f"{renewed}: the processes are renewed in turn"
         return Outcome(message, differences, waiting, self._membership.addresses)
 
 

@@ -24,6 +24,10 @@ LONGEST_S = 60.0
 _LONGEST_REASON = 2_000
 
 
+class OfAnotherVersion(SettingsWrong):
+    """The program on the disk is another version, with settings that this one cannot take."""
+
+
 async def read_anew(command: Sequence[str] | None = None, longest_s: float = LONGEST_S) -> Settled:
     """Raises SettingsWrong with the reason, also when the program does not start as it is on the disk now."""
     pipe, theirs = os.pipe()
@@ -67,7 +71,7 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
         return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
     except Exception as error:  # whatever another version is made of
         why = str(error)[:_LONGEST_REASON]
-        raise SettingsWrong(
+        raise OfAnotherVersion(
             f"the program is another version now, whose settings this one cannot take ({why}): restart it"
         ) from None
 

@@ -79,17 +79,27 @@ class Doors:
     def sockets(self) -> dict[int, tuple[Door, list[socket.socket]]]:
         return {number: (bound.door, bound.sockets) for number, bound in self._bound.items()}
 
-    def open(self, numbers: Iterable[int]) -> None:
-        """Listen and accept; idempotent."""
+    def open(self, numbers: Iterable[int]) -> list[tuple[int, str]]:
+        """Listen and accept; idempotent. Doors that cannot are dropped: their numbers, and why.
+
+        Somebody else may be bound to the same port, and listen there first.
+        """
+        dropped: list[tuple[int, str]] = []
         for number in numbers:
             bound = self._bound.get(number)
             if bound is None or bound.only_held:
                 continue
             if not bound.open:
+                try:
+                    for link in bound.sockets:
+                        link.listen(_BACKLOG)
+                except OSError as error:
+                    dropped.append((number, _sentence(bound.door.address, error)))
+                    self.drop(number)
+                    continue
                 bound.open = True
-                for link in bound.sockets:
-                    link.listen(_BACKLOG)
             self._watch(number)
+        return dropped
 
     def drop(self, number: int) -> None:
         """Listen there no more."""
@@ -224,6 +234,9 @@ def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
     except OSError as error:
         for link in made:
             link.close()
-        reason = (error.strerror or str(error)).lower()
-        raise OSError(f"cannot listen at {listen.scheme}://{joined(host, listen.port)}: {reason}") from None
+        raise OSError(_sentence(f"{listen.scheme}://{joined(host, listen.port)}", error)) from None
     return made
+
+
+def _sentence(address: str, error: OSError) -> str:
+    return f"cannot listen at {address}: {(error.strerror or str(error)).lower()}"

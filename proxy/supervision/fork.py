@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from proxy.logs import set_up_logs
 from proxy.running import allow_many_files
+from proxy.supervision.processes import Forked
 from proxy.supervision.replacement import stayed
-from proxy.supervision.supervisor import Forked, Supervisor
+from proxy.supervision.supervisor import Supervisor
 from proxy.supervision.trial import load_all
 from proxy.supervision.work import work
 

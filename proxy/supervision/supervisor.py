@@ -18,7 +18,7 @@ from proxy.lifetime.terminal import Terminal
 from proxy.logs import logger
 from proxy.supervision.doors import Doors, with_options
 from proxy.supervision.poll_loop import Appointment, PollLoop
-from proxy.supervision.processes import Forked, Processes
+from proxy.supervision.processes import Processes
 from proxy.supervision.replacement import SIGNALS, SupervisorState, load_anew
 from proxy.supervision.trial_process import bind_anew, kill_trial, spawn_trial, why_failed
 from proxy.tls.door_tls import door_urls
@@ -155,10 +155,16 @@ class Supervisor:
     def _open(self) -> None:
         if self._processes.leaving:
             return
-        if any(member.stage is Stage.READY for member in self._processes.of(Role.WORKER)):
-            self._doors.open(door.number for door in self._doors.served)
-        if any(member.has_admin for member in self._processes):
-            self._doors.open([ADMIN])
+        # Not what a reload has just named: at an address that nobody serves clients would wait.
+        wanted = {door for member in self._processes if member.stage is Stage.READY for door in member.serves}
+        wanted |= {ADMIN for member in self._processes if member.has_admin}
+        for number, why in self._doors.open(wanted):
+            if self._told_ready:
+                _log.error("an address is left out", why=why)
+            elif self._failure is None:
+                which = "--admin" if number == ADMIN else "--listen"
+                self._failure = CannotStart(f"{why} (choose another {which})")
+                self._leave()
 
     def _tend_host(self) -> bool:
         """Whether workers may be made: with an embedded broker they need its process first."""
@@ -293,7 +299,7 @@ class Supervisor:
             lame_s = lame_duck_s(wanted.lame_duck_s, wanted.drain_s)
             _log.info("stopping", drain_s=wanted.drain_s, lame_duck_s=lame_s)
             self._leave(lame_s)
-        else:
+        elif number is not signal.SIGHUP:  # a terminal that closes sends several, which count as one
             _log.warning("a second signal: the drain is cut short")
             self._doors.close(keep_admin=True)
             self._processes.stop(_CUT_S)
@@ -391,6 +397,3 @@ class Supervisor:
             staying.generation -= 1
             staying.members = []
             self._refuse(f"the program cannot be loaded anew: {error.strerror}")
-
-
-__all__ = ["Forked", "Supervisor"]

@@ -61,17 +61,19 @@ def why_failed(folder: Path, status: int) -> str:
 def bind_anew(doors: Doors, staying: SupervisorState) -> str:
     """Take the addresses that the settings name now and that are not held yet; why not, or nothing.
 
-    After a failure none of them is held, and the settings are gone.
+    After a failure none of them is held, and the settings are gone. Settings of another version, which may
+    make no sense here, are left to its program.
     """
     file = staying.folder / SETTINGS
     try:
         settings = cast("Settings", pickle.loads(file.read_bytes()))  # noqa: S301 - from our own child
-    except FileNotFoundError:
+        urls, admin = door_urls(settings), settings.admin
+    except Exception:  # whatever another version is made of: who serves has to go on
         return ""
     left = [door for number, (door, _) in doors.sockets().items() if number != ADMIN]
     bound: list[int] = []
     try:
-        for url in door_urls(settings):
+        for url in urls:
             here = sorted(left, key=lambda door: door.url != url)
             chosen = next((door for door in here if with_options(door, url) is not None), None)
             if chosen is not None:
@@ -80,7 +82,7 @@ def bind_anew(doors: Doors, staying: SupervisorState) -> str:
             number = staying.next_number()
             doors.bind(number, url)
             bound.append(number)
-        _try_admin(doors, staying, settings.admin)
+        _try_admin(doors, staying, admin)
     except (OSError, ValueError) as error:
         for number in bound:
             doors.drop(number)

@@ -26,7 +26,7 @@ from popgate.model import Message, Sent, StoredMessage, TransactionCheck
 from processors.deliveries.release import OURS
 from processors.requests import NOTHING_SAID, Said
 from proxy.tracing.contexts import carried, context_of, has_room, id_in, id_of, parsed
-from proxy.tracing.traceparent import encode_traceparent, parse_traceparent
+from proxy.tracing.traceparent import LONGEST, encode_traceparent, parse_traceparent
 
 _MOST_LINKS = 128
 _MOST_LATE = 256
@@ -270,13 +270,13 @@ class Spans:
         contexts = self._contexts
         if receipt not in contexts and len(contexts) >= self._most:
             del contexts[next(iter(contexts))]
-        contexts[receipt] = text
+        contexts[receipt] = _bounded(text)
 
     def _hold(self, topic: str, message_id: str, text: str) -> None:
         held, key = self._held, (topic, message_id)
         if key not in held and len(held) >= self._most:
             del held[next(iter(held))]
-        held[key] = text
+        held[key] = _bounded(text)
 
     @contextmanager
     def _span(
@@ -335,6 +335,11 @@ def fail(span: Span, error: GatewayError) -> None:
     """Record the failure by its name; the sentence may contain data of a client."""
     span.set_attribute("error.type", error.fault.name)
     span.set_status(Status(StatusCode.ERROR, error.fault.name))
+
+
+def _bounded(text: str) -> str:
+    """What is too long for a context is none: it was written by a client, and would be kept for long."""
+    return text if len(text) <= LONGEST else ""
 
 
 def _attributes(name: str, kind: str, topic: str, context: Context, group: str = "") -> Told:

@@ -7,7 +7,8 @@ import re
 from opentelemetry.trace import SpanContext, TraceFlags
 
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
-_LONGEST = 512
+LONGEST = 512
+"""Characters of a context."""
 
 
 def parse_traceparent(text: str) -> SpanContext | None:
@@ -16,7 +17,7 @@ def parse_traceparent(text: str) -> SpanContext | None:
     Source: W3C Trace Context, 3.2: version ff is invalid, newer versions may say more behind, ids of
     nothing but zeros are invalid.
     """
-    if not text or len(text) > _LONGEST:
+    if not text or len(text) > LONGEST:
         return None
     matched = _FORM.fullmatch(text.strip())
     if matched is None:

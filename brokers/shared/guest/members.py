@@ -27,7 +27,16 @@ from brokers.shared.codec.calls import (
 )
 from brokers.shared.codec.errors import ERROR
 from brokers.shared.guest.facet import Facet
-from brokers.shared.session.clients import ANSWER, CHANGED, COMMAND, HERE, LEAVERS, REPLY, member_of
+from brokers.shared.session.clients import (
+    ANSWER,
+    CHANGED,
+    COMMAND,
+    HERE,
+    LEAVERS,
+    REPLY,
+    Member,
+    member_of,
+)
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError, Internal, TooManyRequests, Unsupported
 from popgate.model import Message, Sent
@@ -91,8 +100,16 @@ class Members(Facet):
     def _tell_of(self, clients: Iterable[ConnectedClient]) -> None:
         rest = iter(clients)
         while some := tuple(member_of(member) for member in islice(rest, _TOGETHER)):
-            if not self._link.tell(PortCode.MEMBERS_HERE, encode(HERE, some)):
-                self._unsaid.update(dict.fromkeys(member.key for member in some))
+            self._tell_members(some)
+
+    def _tell_members(self, some: tuple[Member, ...]) -> None:
+        body, half = encode(HERE, some), len(some) // 2
+        if half and len(body) > self._settings.max_answer_bytes:
+            # Clients may have many topics: what fits into no frame would never be told.
+            self._tell_members(some[:half])
+            self._tell_members(some[half:])
+        elif not self._link.tell(PortCode.MEMBERS_HERE, body):
+            self._unsaid.update(dict.fromkeys(member.key for member in some))
 
     def _tell_left(self, keys: Iterable[str]) -> None:
         rest = iter(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from popgate.lite import LiteTopicState
+from processors.consume.lite import MOST_LISTED
 from processors.messaging import MessagingProcessor
 from proxy.admin.web.fields import query_number
 from proxy.admin.web.server import context_of
@@ -25,7 +26,7 @@ class LiteTopics:
     async def _list(self, request: web.Request) -> web.Response:
         """`?after=NAME&limit=N`: by name, starting after `after`; `next` is the value for the next page."""
         limit = query_number(request, "limit")
-        limit = _PAGE if limit is None else max(limit, 1)
+        limit = _PAGE if limit is None else min(max(limit, 1), MOST_LISTED)
         after = request.query.get("after", "")
         topic = request.match_info["topic"]
         lite_topics = await self._processor.lite.listed(context_of(request), topic, after, limit)

@@ -80,6 +80,6 @@ def grasp_out(grasp: HeldMessage) -> dict[str, Any]:
 def _limit(text: str | None) -> int:
     if text is None:
         return _SHOWN
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 256:
+    if len(text) > 9 or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
         raise BadRequest(f"the limit {shown(text)} is no number from 1 to 256")
     return int(text)

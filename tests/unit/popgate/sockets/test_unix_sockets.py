@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,21 @@ def test_who_listens_is_not(bound: UnixSocket, path: str) -> None:
     with pytest.raises(OSError, match=f"somebody listens at unix:{path} already"):
         UnixSocket(path)
     assert os.path.exists(path)
+
+
+def test_who_listens_and_accepts_nobody_just_now_is_not(bound: UnixSocket, path: str) -> None:
+    """Its backlog is full: it is busy, or hangs."""
+    bound.link.listen(0)
+    with ExitStack() as clients:
+        refused = 0
+        while not refused:
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            refused = client.connect_ex(path)
+        assert refused == errno.EAGAIN
+        with pytest.raises(OSError, match=f"somebody listens at unix:{path} already"):
+            UnixSocket(path)
+        assert os.path.exists(path)
 
 
 def test_what_is_no_socket_stays(path: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from popgate.errors import BrokerUnavailable
 from popgate.model import GroupStatus
 from popgate.naming import member_group
@@ -51,6 +53,46 @@ async def test_the_broker_is_asked_once_a_second_at_most() -> None:
     site.now += 1.0
     await site.standings.refresh()
     assert site.asked == 2
+
+
+async def test_two_scrapes_at_once_do_not_end_a_round_twice() -> None:
+    """Two Prometheus servers scrape while a broker takes more than a second for the last slice."""
+    site = Site(*(standing(f"g{number}", number) for number in range(4)))
+    site.now += 1.0
+    await site.standings.refresh()
+    answer = asyncio.Event()
+
+    async def slowly(start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
+        await answer.wait()
+        return await site.ask(start, queues)
+
+    site.standings.ask = slowly
+    scrapes = []
+    for _ in range(2):
+        site.now += 1.0
+        scrapes.append(asyncio.ensure_future(site.standings.refresh()))
+        await asyncio.sleep(0)
+    answer.set()
+    await asyncio.gather(*scrapes)
+    assert site.lags() == {f"g{number}": number for number in range(4)}
+
+
+async def test_a_scrape_that_is_given_up_leaves_the_next_one_to_ask() -> None:
+    site = Site(standing("g", 1))
+
+    async def never(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    site.standings.ask = never
+    scrape = asyncio.ensure_future(site.standings.refresh())
+    await asyncio.sleep(0)
+    scrape.cancel()
+    await asyncio.wait((scrape,))
+    site.standings.ask = site.ask
+    site.now += 1.0
+    await site.standings.refresh()
+    assert site.lags() == {"g": 1}
 
 
 async def test_a_group_that_is_gone_is_not_told_any_more() -> None:

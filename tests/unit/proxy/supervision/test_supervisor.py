@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from proxy.app import CannotStart
 from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
 from proxy.supervision.replacement import SIGNALS
 from proxy.supervision.supervisor import Supervisor
+from proxy.workers.channel import Channel
+from proxy.workers.crew import Door, Member, Role, Stage
 from tests.support.waiting import wait_until
 
 
@@ -108,3 +116,91 @@ def test_no_signal_is_lost_while_the_program_is_loaded_anew(
     # It could not be loaded: this one hears them after all.
     assert seen == [{signal.SIGTERM, signal.SIGHUP}]
     assert not supervisor._again
+
+
+def test_a_terminal_that_closes_may_hang_up_twice(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernel and shell both do, within milliseconds: the drain takes its time all the same."""
+    cuts: list[float] = []
+    monkeypatch.setattr(supervisor._processes, "stop", cuts.append)
+    monkeypatch.setattr(supervisor, "_terminal", SimpleNamespace(is_gone=lambda: True))
+    supervisor._signalled(signal.SIGHUP)
+    assert supervisor._processes.leaving
+    supervisor._signalled(signal.SIGHUP)
+    assert cuts == []
+    supervisor._signalled(signal.SIGINT)
+    assert len(cuts) == 1
+
+
+@contextmanager
+def serving(supervisor: Supervisor, *doors: int) -> Iterator[None]:
+    """A child that sleeps, and counts as a worker at these doors."""
+    ours, theirs = Channel.pair()
+    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    with child, closing(theirs):
+        supervisor._processes.take_over(
+            Member(7, Role.WORKER, child.pid, ours, frozenset(doors), 0, time.monotonic(), Stage.READY)
+        )
+        try:
+            yield
+        finally:
+            supervisor._processes.leaving = True  # nobody is to take its place
+            supervisor._processes.over(child.pid, 0)
+            child.kill()
+
+
+def bound(supervisor: Supervisor) -> Door:
+    """A new door, at a free port."""
+    number = supervisor._staying.next_number()
+    supervisor._doors.bind(number, "grpc://127.0.0.1:0")
+    return next(door for door in supervisor._doors.served if door.number == number)
+
+
+def test_an_address_that_no_process_serves_accepts_nobody(supervisor: Supervisor) -> None:
+    """A reload named it, and no process could start with the new settings: a client would wait for good."""
+    served, new = bound(supervisor), bound(supervisor)
+    with serving(supervisor, served.number):
+        supervisor._open()
+        with socket.create_connection(("127.0.0.1", served.listen.port)):
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", new.listen.port))
+
+
+@pytest.fixture
+def contested(supervisor: Supervisor) -> Iterator[Door]:
+    """A door at whose port somebody else began to listen first."""
+    door = bound(supervisor)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", door.listen.port))
+        other.listen()
+        yield door
+
+
+def test_an_address_that_somebody_took_meanwhile_costs_no_other(
+    supervisor: Supervisor, contested: Door
+) -> None:
+    """Two sockets may be bound to one port, of which the first that listens has it."""
+    served = bound(supervisor)
+    with serving(supervisor, contested.number, served.number):
+        supervisor._open()
+        assert supervisor._doors.served == (served,)
+        with socket.create_connection(("127.0.0.1", served.listen.port)):
+            pass
+
+
+def test_a_gateway_whose_address_somebody_took_meanwhile_says_so(
+    supervisor: Supervisor, contested: Door
+) -> None:
+    """Two that are started at once with the same address."""
+    supervisor._told_ready = False
+    with serving(supervisor, contested.number):
+        supervisor._open()
+        assert isinstance(supervisor._failure, CannotStart)
+        assert str(supervisor._failure) == (
+            f"cannot listen at grpc://127.0.0.1:{contested.listen.port}: address already in use"
+            " (choose another --listen)"
+        )
+        assert supervisor._processes.leaving

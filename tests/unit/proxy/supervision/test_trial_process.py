@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.handover import settle
+from proxy.config.handover import Settled, settle
 from proxy.config.loader import load_settings
 from proxy.supervision.doors import Doors
 from proxy.supervision.poll_loop import PollLoop
@@ -62,6 +62,20 @@ def test_new_addresses_are_bound_beside_those_that_are_held(bench: Bench) -> Non
     assert bench.doors.served[0] == held[0]
     assert len(bench.urls) == 3
     assert (bench.staying.folder / SETTINGS).exists()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [b"cproxy.config.enums\nOfTomorrow\n.", pickle.dumps(Settled(listeners=(ANY,)))],
+    ids=["a class that is not here", "other names"],
+)
+def test_settings_of_another_version_are_left_to_its_program(bench: Bench, left: bytes) -> None:
+    """An upgrade: what serves knows the values of its own version only, and goes on until it is replaced."""
+    file = bench.staying.folder / SETTINGS
+    file.write_bytes(left)
+    assert bind_anew(bench.doors, bench.staying) == ""
+    assert file.read_bytes() == left
+    assert bench.urls == [ANY]
 
 
 def test_a_port_that_is_taken_is_the_reason_and_none_is_kept(bench: Bench, taken: int) -> None:

@@ -284,6 +284,18 @@ async def test_remembered_deliveries_are_bounded(house: House) -> None:
     assert spans._contexts == {}
 
 
+async def test_of_what_is_no_context_nothing_is_remembered(house: House) -> None:
+    """A client may send some 30 KB of it with each message: with 100,000 deliveries that were 3 GB."""
+    assert isinstance(house.app.processor, TracedProcessor)
+    spans = house.app.processor._spans
+    await house.send(b"x", trace_context="long" * 1_000)
+    (message,) = await house.receive()
+    assert list(spans._contexts.values()) == [""]
+    spans._hold("orders", "id", "long" * 1_000)
+    assert spans.held("orders", "id") == ""
+    assert (await house.ack(message)).status.code == pb.OK
+
+
 async def test_a_broker_with_spans_is_still_what_it_is(house: House) -> None:
     stored = house.app.processor._broker
     assert isinstance(house.app.broker, EmbeddedBroker)

@@ -102,6 +102,20 @@ async def test_clients_go_with_their_guest_and_come_back_with_it(place, soon) ->
     await soon(lambda: len(place.broker.membership) == 600)
 
 
+async def test_clients_of_many_topics_come_back_in_as_many_frames_as_they_need(place, soon) -> None:
+    """Together they fit into none: a host that was restarted would not know any of them."""
+    host = await place.open()
+    guest = await place.visit()
+    for number in range(20):
+        guest.client_is_here(
+            ConnectedClient(f"c{number}", group="g", key=f"c{number}", topics=frozenset({"t" * 1_000_000}))
+        )
+    await soon(lambda: len(place.broker.membership) == 20)
+    await host.stop()
+    await place.open()
+    await soon(lambda: len(place.broker.membership) == 20)
+
+
 async def test_everybody_is_told_that_the_members_of_a_group_changed(place, soon) -> None:
     host = place.host = place.make_host()
     told: list[tuple[str, str]] = []

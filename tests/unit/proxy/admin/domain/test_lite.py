@@ -37,6 +37,17 @@ async def test_lite_topics_are_listed_page_by_page(api: Any) -> None:
 
 
 @pytest.mark.usefixtures("rooms")
+async def test_a_page_has_a_next_one_whatever_limit_was_asked_for(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is shorter than its limit where that is above the gateway's own."""
+    for module in ("processors.consume.lite", "proxy.admin.domain.lite"):
+        monkeypatch.setattr(f"{module}.MOST_LISTED", 2)
+    _, first = await api.get("/api/topics/rooms/lite", limit="5000")
+    assert ([one["name"] for one in first["lite_topics"]], first["next"]) == (["a", "b"], "b")
+
+
+@pytest.mark.usefixtures("rooms")
 async def test_a_lite_topic_is_deleted(api: Any) -> None:
     assert (await api.delete("/api/topics/rooms/lite/b"))[0] == 204
     _, found = await api.get("/api/topics/rooms/lite")

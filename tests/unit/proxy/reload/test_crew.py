@@ -1,0 +1,67 @@
+"""proxy.reload.crew: one of several processes asks its supervisor to renew them all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from popgate.testing.clock import MovableClock
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import Settled, settle
+from proxy.config.loader import load_settings
+from proxy.reload.crew import CrewReloads
+from proxy.reload.settings_process import OfAnotherVersion
+from proxy.workers.membership import Membership
+
+
+class Crew:
+    """The supervisor, and this process's part in the gateway: a renewal begins as soon as it is asked for."""
+
+    def __init__(self) -> None:
+        self.roster = SimpleNamespace(reload={"count": 0})
+        self.orphaned = False
+        self.addresses = ["grpc://127.0.0.1:1"]
+        self.told: list[dict[str, Any]] = []
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self.told.append(message)
+        self.roster.reload = {"count": 1, "at_ms": 1, "reason": message["renew"]}
+
+
+def reloads(crew: Crew, read: Settled | SettingsWrong) -> CrewReloads:
+    async def read_anew() -> Settled:
+        if isinstance(read, SettingsWrong):
+            raise read
+        return read
+
+    return CrewReloads(cast(Membership, crew), _settings(), MovableClock(), read_anew)
+
+
+def _settings(**flags: Any) -> Settled:
+    return settle(load_settings(environment={}, flags=flags))
+
+
+async def test_the_supervisor_is_asked_and_what_changes_is_told() -> None:
+    crew = Crew()
+    outcome = await reloads(crew, _settings(reflection=False)).reload()
+    assert crew.told == [{"renew": ""}]
+    assert outcome.message == "1 changed: the processes are renewed in turn"
+    assert [change.name for change in outcome.changes] == ["reflection"]
+
+
+async def test_wrong_settings_are_told_to_the_supervisor_and_renew_nobody() -> None:
+    crew = Crew()
+    with pytest.raises(SettingsWrong, match="no size"):
+        await reloads(crew, SettingsWrong("'many' is no size")).reload()
+    assert crew.told == [{"renew": "'many' is no size"}]
+
+
+async def test_another_version_is_what_the_supervisor_becomes() -> None:
+    """An upgrade: only what changes is not known here."""
+    crew = Crew()
+    outcome = await reloads(crew, OfAnotherVersion("the program is another version now")).reload()
+    assert crew.told == [{"renew": ""}]
+    assert outcome.message == "another version: the processes are renewed in turn"
+    assert (outcome.changes, outcome.waiting) == ([], [])
