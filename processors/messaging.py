@@ -7,6 +7,7 @@ reports a request that fails in any of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -319,8 +320,14 @@ class MessagingProcessor:
 
         It is hidden as the group's policy says, and becomes a dead letter when its attempts are used up.
         If it were returned, it would be redelivered at once, endlessly, and block others.
-        Failures are not reported: then it is redelivered when its invisible time expires.
+        Continues when its caller is cancelled. Failures are not reported: then it is redelivered when its
+        invisible time expires.
         """
+        task = asyncio.get_running_loop().create_task(self._not_taken(context, topic, group, message))
+        self.settlement.finishes(task)
+        await asyncio.shield(task)
+
+    async def _not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
         with contextlib.suppress(GatewayError):
             config = await self._routing.settings(group)
             rest_ms = min(config.retry.delay_ms(max(message.attempt, 1)), self._limits.max_invisible_ms)

@@ -30,13 +30,13 @@ def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
     """
     addresses = [Address(host=a.host, port=a.port) for a in request.addresses[:_MOST] if _can_be_dialled(a)]
     if not addresses:
-        host, _, port = context.local.rpartition(":")
-        if not host or not port.isdigit():
+        dialled = _address_in(context.local)
+        if dialled is None or not _can_be_dialled(dialled):
             raise BadRequest(
                 "the request names no endpoints with a host and a port from 1 to 65535",
                 Fault.ILLEGAL_ACCESS_POINT,
             )
-        return fixed_endpoints(host.strip("[]"), int(port))
+        return fixed_endpoints(dialled.host, dialled.port)
     scheme = request.scheme
     if scheme not in (AddressScheme.IPv4, AddressScheme.IPv6, AddressScheme.DOMAIN_NAME):
         scheme = _scheme_of([address.host for address in addresses])
@@ -44,6 +44,14 @@ def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
     return Endpoints(
         scheme=scheme, addresses=addresses[:1] if scheme == AddressScheme.DOMAIN_NAME else addresses
     )
+
+
+def _address_in(text: str) -> Address | None:
+    """The host and the port of "host:port", which a client may have written: a port is up to five digits."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5):
+        return None
+    return Address(host=host.strip("[]"), port=int(port))
 
 
 def _can_be_dialled(address: Address) -> bool:

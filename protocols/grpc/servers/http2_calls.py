@@ -142,11 +142,13 @@ class Http2Call:
         roomy = connection.wire.write(self.stream, message, gzip=gzip)
         connection.write_soon()
         if not roomy:
-            self._future = connection.loop.create_future()
+            room = self._future = connection.loop.create_future()
             try:
-                await self._future
+                await room
             finally:
-                self._future = None
+                # Who gives up may hear of it when another waits already: at the end of a Telemetry stream.
+                if self._future is room:
+                    self._future = None
         elif connection.is_full:
             await connection.until_writable()
 

@@ -187,10 +187,12 @@ class MessagingService(Positions):
                 length = len(answer)
                 if can_receive(context, length):
                     ready.append(answer)
+                    encoded += 1
                 else:
                     await _write_all(answers, ready)
+                    # Not returned from here on, also when this is cancelled: that would undo what is done.
+                    encoded += 1
                     await self._cannot_take(receive, context, stored, length)
-                encoded += 1
                 size += length
                 if size >= _TOGETHER:
                     await _write_all(answers, ready)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from popgate.context import Context
 from popgate.errors import GatewayError, TooManyRequests
+from protocols.grpc.codec.client_quirks import can_receive
 from protocols.grpc.pb.service_pb2 import TelemetryCommand
 from protocols.grpc.transport import BrokenStream, TelemetryChannel
 
@@ -59,8 +60,17 @@ class Outbox:
             await self._commands.write(command)
 
     def put(self, command: TelemetryCommand, size: int = 0) -> bool:
-        """Write it soon; `size` is that of its message's body. False when there is no room."""
+        """Write it soon; `size` is that of its message's body. False when there is no room for it."""
         if self.closed or len(self._waiting) >= _MOST:
+            return False
+        if not can_receive(self._context, whole := command.ByteSize()):
+            # Its gRPC would end the stream, and C#'s client opens no other while it runs.
+            _log.warning(
+                "a command of %d bytes is too large for the client %s (%s)",
+                whole,
+                self._context.client_id,
+                self._context.language,
+            )
             return False
         if self._waiting and self._bytes + size > _MOST_BYTES:
             return False

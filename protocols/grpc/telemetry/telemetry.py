@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
 from popgate.context import Context
-from popgate.errors import BadRequest, GatewayError, Unsupported
+from popgate.errors import BadRequest, Fault, GatewayError, Unsupported, shown
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
 from processors.clients.query import ClientQuery, RunningInfoQuestion
 from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
 from protocols.drain import LongPolls
+from protocols.grpc.codec.client_quirks import can_receive
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.errors import OK, is_clients_fault, status_of
 from protocols.grpc.pb.definition_pb2 import Settings
@@ -209,6 +210,10 @@ class TelemetryStream:
         if made is None:
             return False
         nonce, command = made
+        if not can_receive(self._context, size := command.ByteSize()):
+            sentence = f"client {shown(self._context.client_id)} cannot receive {size} bytes, as this is"
+            question.failed(BadRequest(sentence, Fault.PRECONDITION_FAILED))
+            return True
         if not self._outbox.put(command, len(command.verify_message_command.message.body)):
             self._asked.forget(nonce)
             return False

@@ -69,7 +69,13 @@ def test_without_an_address_the_end_of_the_connection_is_named(dialled: Endpoint
     assert dialled_endpoints(dialled, Context(local="[::1]:9")) == endpoints(IPv6, ("::1", 9))
 
 
-@pytest.mark.parametrize("local", ["", "unix:"])
+@pytest.mark.parametrize(
+    "local",
+    [
+        *("", "unix:", "unix:558123456789", "gw:", "gw:\u00b2", "gw:\u0663", "gw:99999999999", "gw:0"),
+        *("gw:65536", ":8081", " :8081", "[]:8081", "x" * 256 + ":8081"),
+    ],
+)
 def test_with_nothing_to_go_by_it_is_an_illegal_access_point(local: str) -> None:
     with pytest.raises(BadRequest) as caught:
         dialled_endpoints(Endpoints(), Context(local=local))

@@ -85,3 +85,36 @@ async def test_after_the_drain_a_receive_is_answered_empty_at_once(client: Any, 
     assert [a.WhichOneof("content") for a in answers.taken] == ["status", "delivery_timestamp"]
     assert answers.taken[0].status.code == pb.MESSAGE_NOT_FOUND
     assert len(await client.receive()) == 1
+
+
+@pytest.mark.parametrize("hidden_first", [False, True])
+async def test_what_a_client_cannot_take_is_hidden_and_not_returned_when_its_receive_ends(
+    client: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch, hidden_first: bool
+) -> None:
+    """A return would undo that it is hidden; a cluster would deliver it twice."""
+    hide, asked, answered = gateway.broker.change_invisible, asyncio.Event(), asyncio.Event()
+
+    async def hide_slowly(*of: Any, **more: Any) -> Any:
+        handle = await hide(*of, **more) if hidden_first else None
+        asked.set()
+        await answered.wait()
+        return handle or await hide(*of, **more)
+
+    monkeypatch.setattr(gateway.broker, "change_invisible", hide_slowly)
+    await client.send_one(body=bytes(4 * 1024 * 1024))
+    service = MessagingService(gateway.processor, gateway.clock)
+    context = Context(client_id="c", door="grpc", peer=CONTEXT.peer, language="RUST")
+    answers = Breaking(9, BrokenStream("gone"))
+    receive = asyncio.ensure_future(
+        service.receive_message(client.receive_request(auto_renew=True), context, answers)
+    )
+    await asked.wait()
+    receive.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receive
+    await client.send_one(body=b"small")
+    assert [message.body for message in await client.receive()] == [b"small"]
+    answered.set()
+    await gateway.processor.settlement.stop()  # it waits for what is under way
+    await gateway.pass_s(10)  # the first rest of the group's policy
+    assert [message.system_properties.delivery_attempt for message in await client.receive()] == [2]

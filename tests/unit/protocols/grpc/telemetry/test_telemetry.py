@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
+from processors.clients.query import VerifyQuestion
 from processors.limits import Limits
 from protocols.drain import LongPolls
 from protocols.grpc.pb import definition_pb2 as pb
@@ -380,6 +382,24 @@ async def test_one_question_is_taken_however_large_it_is() -> None:
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
     assert stream.ask(TransactionCheck("t", "t", "id", message, 0))
     assert not stream.ask(TransactionCheck("t", "t", "id", message, 0))
+
+
+@pytest.mark.parametrize(
+    ("language", "taken"),
+    [("HTTP", False), ("NODE_JS", False), ("RUST", False), ("DOTNET", False), ("JAVA", True)],
+)
+async def test_a_question_that_a_client_cannot_receive_is_not_put_to_it(language: str, taken: bool) -> None:
+    """Its gRPC would end the stream; C#'s client opens no other, and would be asked nothing any more."""
+    context = Context(client_id="c", door="grpc", language=language)
+    stream = TelemetryStream(context, Unread(), processor=None, clock=SystemClock())  # type: ignore[arg-type]
+    message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", b"", b"")
+    for body, wanted in (bytes(4 * 1024 * 1024), taken), (bytes(4 * 1024 * 1024 - 65_536), True):
+        large = replace(message, body=body)
+        assert stream.ask(TransactionCheck("t", "t", "id", large, 0)) is wanted
+    verify = VerifyQuestion(replace(message, body=bytes(4 * 1024 * 1024)))
+    assert TelemetryStream(context, Unread(), None, SystemClock()).question(verify)  # type: ignore[arg-type]
+    assert verify.settled is not taken
+    verify.withdraw()
 
 
 class Gone:
