@@ -40,6 +40,9 @@ only once it has asked for the routes of all its topics, one by one, and knows n
 before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
+_SPARED_BYTES = 64 * 1024
+"""Settings up to this size count towards the budgets, but pass them, as such requests do: to be refused ends
+the stream, and some clients open no other."""
 
 
 class TelemetryStream:
@@ -120,7 +123,10 @@ class TelemetryStream:
         context, size = self._context, command.ByteSize()
         first = self._settings is None
         if context.allowance is not None:
-            context.allowance.take(size)
+            if size > _SPARED_BYTES:
+                context.allowance.take(size)
+            else:
+                context.allowance.add(size)
         refusal: GatewayError | None = None
         try:
             answer = await self._answer(command.settings, size)

@@ -71,7 +71,10 @@ async def test_a_telemetry_stream_ends_also_when_commands_wait_that_are_written_
     await until(lambda: wire.waiting_bytes > 0)
     waiting = wire.waiting_bytes
     processor.budgets.add("others", "", processor.budgets.process_bytes)
-    call.said(settings)  # they are refused: the gateway has no room for more
+    large = client.producing()
+    large.user_agent.hostname = "h" * 100_000
+    # Refused: the gateway has no room for more.
+    call.said(rpc.TelemetryCommand(settings=large).SerializeToString())
     await until(lambda: wire.waiting_bytes > waiting)
     await asyncio.sleep(0)
     connection.take_all()

@@ -469,6 +469,22 @@ async def test_a_client_that_leaves_before_it_is_told_of_its_fault_makes_no_nois
     assert gateway.processor.budgets.used == 0
 
 
+async def test_settings_are_taken_also_where_the_gateway_has_no_room_for_more(
+    client: Any, gateway: Any
+) -> None:
+    """Clients send them every few minutes; a stream that they end there is the last one of some clients."""
+    stream = await client.introduce(client.producing())
+    budgets = gateway.processor.budgets
+    budgets.add("others", "", budgets.process_bytes)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+    assert (await stream.read()).status.code == Code.OK
+    assert budgets.used == budgets.process_bytes
+    large = client.producing()
+    large.user_agent.hostname = "h" * 100_000
+    await stream.write(rpc.TelemetryCommand(settings=large))
+    assert (await stream.read()).status.code == Code.TOO_MANY_REQUESTS
+
+
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
 async def test_a_drain_leaves_streams_alone_until_its_end_where_others_serve(
     town: Any, transport: str
