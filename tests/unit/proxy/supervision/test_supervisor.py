@@ -118,6 +118,24 @@ def test_no_signal_is_lost_while_the_program_is_loaded_anew(
     assert not supervisor._again
 
 
+@pytest.mark.usefixtures("usual_signals")
+def test_hangups_that_its_starter_ignores_stay_ignored(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `nohup` it serves on when its terminal closes, whoever hangs up."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    supervisor._begin()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert callable(signal.getsignal(signal.SIGTERM))
+    # What the program that replaces it would be told by a hang-up is done before.
+    monkeypatch.setattr(module, "spawn_trial", lambda _: 12_345)
+    supervisor._trial = 1
+    supervisor._renew()
+    supervisor._tried(0)
+    assert (supervisor._trial, supervisor._again) == (12_345, False)
+    supervisor._trial = 0
+
+
 def test_a_terminal_that_closes_may_hang_up_twice(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
