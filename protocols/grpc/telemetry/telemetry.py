@@ -131,6 +131,12 @@ class TelemetryStream:
         try:
             answer = await self._answer(command.settings, size)
         except GatewayError as error:
+            if error.retryable and not first:
+                # Clients repeat their settings every 5 minutes: until then those before hold. To end the
+                # stream would cost it for good where a client opens no other.
+                if context.allowance is not None:
+                    context.allowance.add(-size)
+                return True
             refusal = error
         if refusal is not None:
             try:

@@ -7,12 +7,14 @@ import gc
 import weakref
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
 
 from popgate.clock import SystemClock
 from popgate.context import Context
+from popgate.errors import BrokerUnavailable
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import VerifyQuestion
@@ -27,6 +29,7 @@ from protocols.grpc.service.service import MessagingService
 from protocols.grpc.telemetry.departures import KNOWN_S, SILENT_S
 from protocols.grpc.telemetry.telemetry import TelemetryStream
 from protocols.grpc.transport import BrokenStream
+from tests.support.waiting import until
 
 Code = pb.Code
 GOODBYE = rpc.NotifyClientTerminationRequest()
@@ -483,6 +486,25 @@ async def test_settings_are_taken_also_where_the_gateway_has_no_room_for_more(
     large.user_agent.hostname = "h" * 100_000
     await stream.write(rpc.TelemetryCommand(settings=large))
     assert (await stream.read()).status.code == Code.TOO_MANY_REQUESTS
+
+
+async def test_settings_that_are_repeated_while_a_broker_is_away_end_no_stream(
+    client: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before hold. The first ones of a stream are refused."""
+    stream = await client.introduce(client.subscribing())
+    away = AsyncMock(side_effect=BrokerUnavailable("broker-a"))
+    monkeypatch.setattr(gateway.processor, "settings", away)
+    await stream.write(rpc.TelemetryCommand(settings=client.subscribing()))
+    await until(lambda: away.await_count == 1)
+    monkeypatch.undo()
+    await stream.write(rpc.TelemetryCommand(settings=client.subscribing()))
+    assert (await stream.read()).status.code == Code.OK
+    monkeypatch.setattr(gateway.processor, "settings", away)
+    other = client.telemetry()
+    await other.write(rpc.TelemetryCommand(settings=client.subscribing()))
+    assert (await other.read()).status.code == Code.HA_NOT_AVAILABLE
+    assert gateway.processor.budgets.used == 0
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
