@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from popgate.testing import MovableClock
 from proxy.app import App, build
@@ -64,6 +65,22 @@ async def test_clients_are_served_for_all_of_the_time_but_what_closing_needs(
     begin = clock.monotonic()
     await app.drain()
     assert door.until == [pytest.approx(begin + clients_s)]
+
+
+async def test_a_door_that_fails_to_drain_keeps_no_other_from_it_and_all_is_closed(
+    settings_for: Callable[..., Settings],
+) -> None:
+    app, _, door = built(settings_for, 10)
+
+    class Broken(Door):
+        async def drain(self, deadline: float, ends: float | None = None) -> None:
+            raise OSError("it is broken")
+
+    app.doors = [Broken(), door]
+    with capture_logs() as logs:
+        await app.drain()
+    assert len(door.until) == 1
+    assert [line["event"] for line in logs] == ["a listener could not be drained"]
 
 
 @pytest.mark.parametrize(
