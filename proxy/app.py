@@ -34,7 +34,7 @@ from proxy.config.mapping import (
     policies_values,
     transactions_are_bound,
 )
-from proxy.lifetime.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
+from proxy.lifetime.deadline import DOORS_PART, Deadline, all_drained, closing_s, lame_duck_s
 from proxy.lifetime.states import State
 from proxy.logs import logger
 from proxy.metrics import Metrics
@@ -208,8 +208,7 @@ class App:
         """Report not ready, accept no new work, and finish requests in progress, so that `stop` ends in time.
 
         `since`: when the gateway was told to stop, by default now; `ends`: the deadline, by default
-        `drain_s` later. Before the doors close, all requests are served for `lame_duck_s`. A door that fails
-        to drain is logged and holds up nothing.
+        `drain_s` later. Before the doors close, all requests are served for `lame_duck_s`.
         """
         begin = self.clock.monotonic() if since is None else since
         ends = begin + self.drain_s if ends is None else ends
@@ -228,13 +227,7 @@ class App:
         until = ends - closing, ends - closing * (1 - DOORS_PART)
         # Listeners that a reload closes have calls under way, too.
         leaving = [self.listeners.drained(*until)] if self.listeners is not None else []
-        outcomes = await asyncio.gather(
-            *(door.drain(*until) for door in self.doors), *leaving, return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                # The others are drained, and `stop` gives back what is held: nothing waits for this one.
-                _log.error("a listener could not be drained", exc_info=outcome)
+        await all_drained(*(door.drain(*until) for door in self.doors), *leaving)
 
     def farewell(self) -> dict[str, int]:
         """After the stop: the outcome of the requests that were in progress when the drain began."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -27,6 +28,13 @@ def closing_s(drain_s: float) -> float:
 def lame_duck_s(wanted_s: float, drain_s: float) -> float:
     """For how long all is served on before the doors take no more, of the seconds to end in."""
     return min(wanted_s, drain_s * _LAME_PART)
+
+
+async def all_drained(*draining: Coroutine[Any, Any, None]) -> None:
+    """See listeners drained. One that fails is logged and holds up nothing: it is stopped with the others."""
+    for outcome in await asyncio.gather(*draining, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            _log.error("a listener could not be drained", exc_info=outcome)
 
 
 class Deadline:

@@ -64,11 +64,18 @@ class PollLoop:
     def on_signals(
         self, numbers: Iterable[signal.Signals], on_signal: Callable[[signal.Signals], None]
     ) -> None:
-        """Call the handler of these signals between two callbacks, never within one."""
+        """Call the handler of these signals between two callbacks, never within one.
+
+        Hang-ups that are ignored, as under `nohup`, stay so, also in a program that replaces this one.
+        """
         self._on_signal = on_signal
         signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
         for number in numbers:
-            self._before[number] = signal.signal(number, lambda *_: None)
+            if number is not signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, lambda *_: None)
+
+    def hears(self, number: signal.Signals) -> bool:
+        return number in self._before
 
     def unheard(self) -> list[signal.Signals]:
         """Pending signals, which are dropped now."""

@@ -63,7 +63,6 @@ class Supervisor:
         self._failure: Exception | None = None
         self._trial = 0
         self._again = False
-        self._hears_hangups = True
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -102,10 +101,7 @@ class Supervisor:
         for member in self._staying.members:
             self._processes.take_over(member)
         self._staying.members.clear()
-        # Under `nohup` hang-ups stay ignored, also by the program that replaces this one.
-        self._hears_hangups = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-        heard = (number for number in SIGNALS if self._hears_hangups or number is not signal.SIGHUP)
-        self._turning.on_signals(heard, self._signalled)
+        self._turning.on_signals(SIGNALS, self._signalled)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._reap()
         # What is loaded by now stays for good, and is shared with the workers as long as nobody writes to it.
@@ -381,13 +377,8 @@ class Supervisor:
 
     def _tried(self, code: int) -> None:
         self._trial = 0
-        if self._processes.leaving:
-            return
-        if self._again and not self._hears_hangups:
-            # A request that came meanwhile is otherwise a signal to the program that replaces this one.
-            self._again = False
-            self._renew()
-            return
+        if self._processes.leaving or (self._again and not self._turning.hears(signal.SIGHUP)):
+            return  # what was asked meanwhile cannot be told to a program that replaces this one
         staying = self._staying
         if why := why_failed(staying.folder, code) if code else bind_anew(self._doors, staying):
             self._refuse(why)

@@ -132,6 +132,7 @@ def test_hangups_that_its_starter_ignores_stay_ignored(
     supervisor._trial = 1
     supervisor._renew()
     supervisor._tried(0)
+    supervisor._tend_old_host()  # as after each event
     assert (supervisor._trial, supervisor._again) == (12_345, False)
     supervisor._trial = 0
 
