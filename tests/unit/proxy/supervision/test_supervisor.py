@@ -124,7 +124,7 @@ def test_hangups_that_its_starter_ignores_stay_ignored(
 ) -> None:
     """Under `nohup` it serves on when its terminal closes, whoever hangs up."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    supervisor._begin()
+    supervisor._turning.on_signals(SIGNALS, supervisor._signalled)
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     assert callable(signal.getsignal(signal.SIGTERM))
     # What the program that replaces it would be told by a hang-up is done before.
