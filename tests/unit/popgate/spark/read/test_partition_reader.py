@@ -348,17 +348,19 @@ def test_what_is_refused_is_told_at_once() -> None:
 # -- what is not there --------------------------------------------------------------------------------
 
 
+def eight_pulled(
+    broker: Any, now: Callable[[], float], rest: Callable[[float], None]
+) -> Iterator[tuple[bytes, int, int]]:
+    """What is pulled of a range of eight offsets."""
+    return pulled(
+        cast("QueueClient", broker), Range(QUEUE, 0, 8), options(), warn_nothing, now=now, rest=rest
+    )
+
+
 def test_what_this_replica_has_not_heard_of_yet_is_waited_for() -> None:
     broker = queue_of(range(5), end=8, late=[5, 6, 7])
     rests: list[float] = []
-    found = pulled(
-        cast("QueueClient", broker),
-        Range(QUEUE, 0, 8),
-        options(),
-        warn_nothing,
-        now=ticking(0.001),
-        rest=rests.append,
-    )
+    found = eight_pulled(broker, ticking(0.001), rests.append)
     assert len([body for body, *_ in found]) == 4
     assert len(rests) == 3
 
@@ -374,14 +376,7 @@ def test_a_slave_that_has_not_heard_of_an_offset_yet_is_waited_for() -> None:
 
     broker.answer = as_slave  # type: ignore[method-assign]
     rests: list[float] = []
-    found = pulled(
-        cast("QueueClient", broker),
-        Range(QUEUE, 0, 8),
-        options(),
-        warn_nothing,
-        now=ticking(0.001),
-        rest=rests.append,
-    )
+    found = eight_pulled(broker, ticking(0.001), rests.append)
     assert len([body for body, *_ in found]) == 4
     assert len(rests) == 3
 
@@ -390,14 +385,7 @@ def test_a_pause_of_the_reader_is_no_time_in_which_nothing_came() -> None:
     """Whoever takes the rows may need long for them, and the replica was not asked meanwhile."""
     broker, at = queue_of(range(5), end=8, late=[5, 6, 7]), [0.0]
     rests: list[float] = []
-    found = pulled(
-        cast("QueueClient", broker),
-        Range(QUEUE, 0, 8),
-        options(),
-        warn_nothing,
-        now=lambda: at[0],
-        rest=rests.append,
-    )
+    found = eight_pulled(broker, lambda: at[0], rests.append)
     bodies = []
     for body, *_ in found:
         bodies.append(body)
@@ -407,14 +395,7 @@ def test_a_pause_of_the_reader_is_no_time_in_which_nothing_came() -> None:
 
 
 def test_what_never_comes_is_a_loss() -> None:
-    found = pulled(
-        cast("QueueClient", queue_of(range(5), end=8)),
-        Range(QUEUE, 0, 8),
-        options(),
-        warn_nothing,
-        now=ticking(10.0),
-        rest=lambda _: None,
-    )
+    found = eight_pulled(queue_of(range(5), end=8), ticking(10.0), lambda _: None)
     with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a has nothing at 5") as told:
         list(found)
     assert told.value.code is Code.DATA_LOSS
