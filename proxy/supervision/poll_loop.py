@@ -75,6 +75,7 @@ class PollLoop:
                 self._before[number] = signal.signal(number, lambda *_: None)
 
     def hears(self, number: signal.Signals) -> bool:
+        """Whether this signal has a handler."""
         return number in self._before
 
     def unheard(self) -> list[signal.Signals]:

@@ -9,6 +9,7 @@ from popgate.model import GroupStatus
 from popgate.naming import member_group
 from proxy.metrics.exposition import Metrics
 from proxy.metrics.group_status import Standings
+from tests.support.waiting import until
 
 
 def standing(group: str, lag: int) -> GroupStatus:
@@ -61,17 +62,20 @@ async def test_two_scrapes_at_once_do_not_end_a_round_twice() -> None:
     site.now += 1.0
     await site.standings.refresh()
     answer = asyncio.Event()
+    begun: list[int] = []
 
     async def slowly(start: int, queues: int) -> tuple[list[GroupStatus], int | None]:
+        begun.append(start)
         await answer.wait()
         return await site.ask(start, queues)
 
     site.standings.ask = slowly
-    scrapes = []
+    scrapes: list[asyncio.Future[None]] = []
     for _ in range(2):
         site.now += 1.0
         scrapes.append(asyncio.ensure_future(site.standings.refresh()))
-        await asyncio.sleep(0)
+        # It asks, or it is over since the other one does.
+        await until(lambda: scrapes[-1].done() or len(begun) == len(scrapes))
     answer.set()
     await asyncio.gather(*scrapes)
     assert site.lags() == {f"g{number}": number for number in range(4)}
@@ -79,14 +83,16 @@ async def test_two_scrapes_at_once_do_not_end_a_round_twice() -> None:
 
 async def test_a_scrape_that_is_given_up_leaves_the_next_one_to_ask() -> None:
     site = Site(standing("g", 1))
+    asked = asyncio.Event()
 
     async def never(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
+        asked.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     site.standings.ask = never
     scrape = asyncio.ensure_future(site.standings.refresh())
-    await asyncio.sleep(0)
+    await until(asked.is_set)
     scrape.cancel()
     await asyncio.wait((scrape,))
     site.standings.ask = site.ask

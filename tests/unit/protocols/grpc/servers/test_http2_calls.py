@@ -67,7 +67,9 @@ async def test_a_telemetry_stream_ends_also_when_commands_wait_that_are_written_
     await until(lambda: processor.clients.get("c") is not None)
     body = bytes(2 * ROOM)
     half = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
-    assert processor.clients.get("c").check_transaction(TransactionCheck("t", "t", "id", half, 0))
+    known = processor.clients.get("c")
+    outbox = known.stream._outbox
+    assert known.check_transaction(TransactionCheck("t", "t", "id", half, 0))
     await until(lambda: wire.waiting_bytes > 0)
     waiting = wire.waiting_bytes
     processor.budgets.add("others", "", processor.budgets.process_bytes)
@@ -75,7 +77,6 @@ async def test_a_telemetry_stream_ends_also_when_commands_wait_that_are_written_
     large.user_agent.hostname = "h" * 100_000
     # Refused: the gateway has no room for more.
     call.said(rpc.TelemetryCommand(settings=large).SerializeToString())
-    await until(lambda: wire.waiting_bytes > waiting)
-    await asyncio.sleep(0)
+    await until(lambda: wire.waiting_bytes > waiting and outbox._task is None)
     connection.take_all()
     await asyncio.wait_for(stream, PATIENCE_S)
