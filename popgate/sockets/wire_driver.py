@@ -42,6 +42,8 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         self.transport: asyncio.Transport | None = None
         self._read = _buffer_of(loop)
         self._due = False
+        self._joins = False
+        """Before they are written: see `connection_made`."""
 
     def on_open(self, transport: asyncio.Transport) -> None:
         """The connection is there."""
@@ -82,7 +84,10 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
             data = self.outgoing()
             if not data:
                 return
-            transport.writelines(data)
+            if self._joins:
+                transport.write(b"".join(data))
+            else:
+                transport.writelines(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # What uvloop gives is one in all but its class.
@@ -90,6 +95,8 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Machine, Event]):
         # Nothing waits in the transport that could wait here: then it is known what was not sent.
         with contextlib.suppress(NotImplementedError):
             transport.set_write_buffer_limits(high=1)
+        # `writelines` of asyncio's own sockets pauses nobody (read in Python 3.12.1 and 3.13.0).
+        self._joins = type(transport).__module__.startswith("asyncio.")
         self.on_open(transport)
         self.write_soon()
 

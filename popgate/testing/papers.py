@@ -27,6 +27,8 @@ authorityKeyIdentifier = keyid
 subjectAltName = DNS:localhost, IP:127.0.0.1
 """
 """OpenSSL's default certificates may sign others, and rustls refuses such a certificate of a server."""
+_MAY_SIGN = "keyUsage=critical,keyCertSign,cRLSign"
+"""Clients of Python 3.13 refuse an authority without it (`ssl.VERIFY_X509_STRICT`)."""
 
 
 class Papers:
@@ -41,7 +43,7 @@ class Papers:
         *,
         name: str = "authority",
         issuer: Papers | None = None,
-        extensions: Sequence[str] = (),
+        extensions: Sequence[str] = (_MAY_SIGN,),
     ) -> None:
         """Raises FileNotFoundError: there is no openssl. `extensions`: of the authority's certificate."""
         self._folder = folder

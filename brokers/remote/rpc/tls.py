@@ -11,6 +11,7 @@ from typing import Final
 from brokers.capabilities import ReportsTls
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest
+from popgate.tls.client_context import client_context
 from popgate.tls.renewed_context import (
     RenewedContext,
     TlsContents,
@@ -117,13 +118,13 @@ def _context(tls: Tls, contents: TlsContents) -> ssl.SSLContext:
     """Raises ValueError, OSError."""
     try:
         if tls.crl is not None:
-            context = ssl.create_default_context(cadata=text_of(contents.authorities))
+            context = client_context(cadata=text_of(contents.authorities))
         elif tls.ca is not None:
             check_authorities(contents.authorities)
             with as_file(contents.authorities) as name:
-                context = ssl.create_default_context(cafile=name)
+                context = client_context(cafile=name)
         else:
-            context = ssl.create_default_context()
+            context = client_context()
     except (OSError, ValueError) as error:
         raise ValueError(f"the authorities in {tls.ca} cannot be read: {error}") from None
     if tls.verify is not Verify.NAME:

@@ -132,7 +132,7 @@ class Shelves:
     def asked(self, code, *names: str):
         return [request for name in names or NAMES for request in self.peers[name].of(code)]
 
-    until = functools.partial(until, pause_s=0.0)
+    until = staticmethod(functools.partial(until, pause_s=0.0))
 
 
 @pytest.fixture

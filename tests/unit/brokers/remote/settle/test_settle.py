@@ -68,7 +68,7 @@ class Peers:
     def asked(self, *codes):
         return [request for peer in self.peers.values() for code in codes for request in peer.of(code)]
 
-    until = functools.partial(until, pause_s=0.0)
+    until = staticmethod(functools.partial(until, pause_s=0.0))
 
 
 @pytest.fixture
