@@ -70,6 +70,9 @@ def look_twice(
     first = run(arguments)
     for problem in first.problems:
         print(f"FAILED {problem}")
+    if first.code not in (PASSED, FAILED):  # then pytest may have ended before it told which they were
+        for nodeid in first.failed:
+            print(f"FAILED {nodeid}")
     if first.code != FAILED or first.problems or not first.failed:
         return first.code, []
     if len(first.failed) > MOST_LOOKS:

@@ -56,9 +56,12 @@ def test_a_problem_is_not_mended_by_a_second_look() -> None:
     assert len(script.calls) == 1
 
 
-@pytest.mark.parametrize("code", [2, 3, 4, 5])
-def test_other_exit_codes_of_pytest_stay(code: int) -> None:
+@pytest.mark.parametrize("code", [-15, 2, 3, 4, 5])
+def test_other_exit_codes_of_pytest_stay_and_what_failed_is_named(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert look_twice(lambda _: Outcome(code, ["a"]), []) == (code, [])
+    assert "FAILED a\n" in capsys.readouterr().out
 
 
 def test_the_last_line_names_what_passed_only_at_a_second_look(capsys: pytest.CaptureFixture[str]) -> None:
