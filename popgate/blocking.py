@@ -64,6 +64,8 @@ class BlockingConnection:
         sock.setblocking(False)
         self.endpoint = endpoint
         self.timeout_s = timeout_s
+        self.is_silent = False
+        """Whether the last wait for a response ended without one."""
         self._socket = sock
         self._credentials = credentials
         self._wire = RemotingWire()
@@ -181,7 +183,9 @@ class BlockingConnection:
                 raise BadRequest(f"no request {opaque} is under way")
             if not (self._read() or self._write()) and not self._wait(deadline):
                 self.forget(opaque)
+                self.is_silent = True
                 raise BrokerTimeout(f"{self.endpoint} did not answer within {within:g} s")
+        self.is_silent = False
         if answer.code == ResponseCode.GO_AWAY:
             gone = error_of(answer, broker=self.endpoint)
             self._fail(gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ class GatewayOptions(Protocol):
 _Key = tuple[int, Gateway, Credentials | None]
 _idle: dict[_Key, tuple[float, BlockingConnection]] = {}
 """One at most of each kind, and since when; by process, because Spark forks its workers."""
+_SILENT_S: Final = 60.0
+_silent: Final[dict[str, float]] = {}
+"""Endpoints that let a request or a connection wait until its time was over, and when."""
 
 
 @contextmanager
@@ -55,13 +59,17 @@ def client_of(options: GatewayOptions, *, now: Callable[[], float] = time.monoto
     try:
         _, connection = _idle.pop(key, (0.0, None))
         if connection is None or not connection.is_quiet():
-            connection = _connected(options, credentials)
+            connection = _connected(options, credentials, now)
         connection.timeout_s = options.timeout_s
         try:
             yield QueueClient(connection, group=options.group or TOOLS_GROUP)
         except BaseException:
             connection.close()
             raise
+        finally:
+            # Also where the caller has caught the error, and closes the connection itself.
+            if connection.is_silent:
+                _silent[connection.endpoint] = now()
     except GatewayError as error:
         raise SparkSourceError(
             Code.GATEWAY, f"{error.fault.name}: {error.sentence} ({gateway.told(error.fault)})"
@@ -79,7 +87,8 @@ def passes(error: SparkSourceError) -> bool:
 
 
 def close_idle() -> None:
-    """Close all cached connections, for tests that check for open ones."""
+    """Close all cached connections and forget who was silent, for tests that check for open ones."""
+    _silent.clear()
     while _idle:
         _idle.popitem()[1][1].close()
 
@@ -89,14 +98,21 @@ def _close_older(time_s: float) -> None:
         _idle.pop(key)[1].close()
 
 
-def _connected(options: GatewayOptions, credentials: Credentials | None) -> BlockingConnection:
-    """Connect to the first endpoint that accepts. Raises the error of the last one."""
+def _connected(
+    options: GatewayOptions, credentials: Credentials | None, now: Callable[[], float]
+) -> BlockingConnection:
+    """Connect to the first endpoint that accepts. Raises the error of the last one.
+
+    One that hangs accepts connections, and answers nothing: those that did so lately come last.
+    """
     gateway = options.gateway
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
     context = None if gateway.tls is None else gateway.tls.context()
     server_name = gateway.tls.server_name if gateway.tls is not None else ""
+    for endpoint in [endpoint for endpoint, since in _silent.items() if since < now() - _SILENT_S]:
+        del _silent[endpoint]
     last: BrokerUnavailable | BrokerTimeout = BrokerUnavailable("no endpoint is given")
-    for endpoint in gateway.endpoints:
+    for endpoint in sorted(gateway.endpoints, key=lambda endpoint: _silent.get(endpoint, -math.inf)):
         try:
             return BlockingConnection.connect(
                 endpoint,
@@ -105,7 +121,10 @@ def _connected(options: GatewayOptions, credentials: Credentials | None) -> Bloc
                 server_name=server_name or None,
                 credentials=credentials,
             )
-        except (BrokerUnavailable, BrokerTimeout) as error:
+        except BrokerTimeout as error:
+            _silent[endpoint] = now()
+            last = error
+        except BrokerUnavailable as error:
             last = error
     # With the type that says whether the same may be asked again.
     raise type(last)(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from popgate.errors import BrokerUnavailable, Forbidden
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
 from popgate.queue_client import QueueClient
 from popgate.spark.connections import client_of, close_idle
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options.source_options import SourceOptions, read_source_options
+from popgate.wire.frames.codes import RequestCode
 from tests.support.waiting import PATIENCE_S
 
 
@@ -125,6 +127,34 @@ def test_the_first_endpoint_that_answers_is_taken(listener: socket.socket) -> No
     assert "BROKER_UNAVAILABLE: no connection to" in str(told.value)
     assert "each executor connect to the gateway themselves" in str(told.value)
     assert closed in str(told.value)
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_an_endpoint_that_does_not_answer_comes_last_for_a_minute(
+    listener: socket.socket, *, is_caught: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        options, clock = at(endpoint(hanging), endpoint(listener)), [0.0]
+
+        def endpoint_at(time_s: float) -> str:
+            clock[0] = time_s
+            with client_of(options, now=lambda: clock[0]) as client:
+                client.connection.close()
+                return client.connection.endpoint
+
+        def ask_in_vain(client: QueueClient) -> None:
+            client.connection.call(RequestCode.GET_MAX_OFFSET, {}, timeout_s=0.01)
+
+        with contextlib.suppress(SparkSourceError), client_of(options, now=lambda: clock[0]) as client:
+            assert client.connection.endpoint == endpoint(hanging)
+            if is_caught:  # as the sink does, which then leaves the connection
+                with pytest.raises(BrokerTimeout):
+                    ask_in_vain(client)
+                client.connection.close()
+            else:
+                ask_in_vain(client)
+        assert endpoint_at(1.0) == endpoint_at(60.0) == endpoint(listener)
+        assert endpoint_at(60.1) == endpoint(hanging)
 
 
 @pytest.mark.parametrize("given", [{}, {"accessKey": "alice", "secretKey": "hidden"}])
