@@ -194,15 +194,17 @@ class Offsets(metaclass=ABCMeta):
         """
 
     @abstractmethod
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
-        """The queue's offsets, of what can be read. Raises TopicNotFound, BadRequest (no such queue)."""
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
+        """The queue's offsets, of what can be read. Raises TopicNotFound, BadRequest (no such queue).
+
+        `of_master`: raises BrokerUnavailable where only a slave could tell: it may lack the last messages.
+        """
 
     @abstractmethod
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms`; the maximum when there is none.
-
-        Raises TopicNotFound, BadRequest (no such queue).
-        """
+        """The first offset stored at or after `time_ms`; else the maximum. Raises as `bounds`."""
 
     @abstractmethod
     async def committed(
@@ -210,8 +212,7 @@ class Offsets(metaclass=ABCMeta):
     ) -> int | None:
         """Below this the group is done; None when it never read the queue.
 
-        A message that is held or rests is not done. Raises GroupNotFound, TopicNotFound,
-        BadRequest (no such queue).
+        A message that is held or rests is not done. Raises GroupNotFound, TopicNotFound, BadRequest.
         """
 
     @abstractmethod
@@ -220,9 +221,8 @@ class Offsets(metaclass=ABCMeta):
     ) -> None:
         """Set the group's position, forwards or backwards; deliveries held on the queue are forgotten.
 
-        Messages from `offset` on come as if for the first time, those below never; handles of
-        before finish nothing. Raises IllegalOffset outside the bounds, BadRequest (no such
-        queue), GroupNotFound, TopicNotFound.
+        Messages from `offset` on come as if for the first time, those below never; handles of before finish
+        nothing. Raises IllegalOffset outside the bounds, BadRequest, GroupNotFound, TopicNotFound.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.query_reports import QueryReport
 from popgate.wire.bodies.routes import ClusterInfo, TopicRoute
 from popgate.wire.bodies.small_bodies import TopicList
-from popgate.wire.frames.codes import REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.frames.codes import OF_MASTER, REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import encode_batch
 from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -151,9 +151,10 @@ class QueueClient:
         """The first offset that is kept, of each."""
         return self._offsets(RequestCode.GET_MIN_OFFSET, [(queue, {}) for queue in queues])
 
-    def maximums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
-        """The offset that the next message will get, of each."""
-        return self._offsets(RequestCode.GET_MAX_OFFSET, [(queue, {}) for queue in queues])
+    def maximums(self, queues: Sequence[QueuePlace], *, of_masters: bool = False) -> dict[QueuePlace, int]:
+        """The offset that the next message will get, of each; `of_masters`: none that a slave tells."""
+        fields = {OF_MASTER: "true"} if of_masters else {}
+        return self._offsets(RequestCode.GET_MAX_OFFSET, [(queue, fields) for queue in queues])
 
     def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
         """The first offset stored at or after a time (ms since 1970), of each; the end if none is."""

@@ -237,8 +237,10 @@ class RemoteBroker(Broker):
             wait_until=wait_until,
         )
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
-        return await self._offsets.bounds(context, topic, broker, queue_id)
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
+        return await self._offsets.bounds(context, topic, broker, queue_id, of_master=of_master)
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
         return await self._offsets.offset_at(context, topic, broker, queue_id, time_ms)

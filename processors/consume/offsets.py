@@ -40,11 +40,13 @@ class GroupOffsets:
         self._watch_offsets = Watch(core.observer, "offsets")
         self._watch_reset = Watch(core.observer, "directory")
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
         with self._watch_offsets:
             self._admit(context, Action.SUBSCRIBE, topic=readable(topic))
             check_queue_id(queue_id)
-            return await self._broker.bounds(context, topic, broker, queue_id)
+            return await self._broker.bounds(context, topic, broker, queue_id, of_master=of_master)
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
         """The first offset stored at or after `time_ms`; the maximum when there is none."""

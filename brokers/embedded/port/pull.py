@@ -55,7 +55,9 @@ class PullFacet(Facet):
                 return Pulled([], offset, bounds)
             queue = self._readable(topic, broker, queue_id)
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
         queue = self._queue(topic, broker, queue_id)
         return Bounds(queue.minimum, queue.visible)
 

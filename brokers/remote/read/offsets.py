@@ -68,14 +68,19 @@ class ClusterOffsets(HoldsResets):
         self._known: dict[Place, tuple[float, Bounds]] = {}
         """Bounds of queues as told last, and until when they are good."""
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
-        return await self.bounds_of(context, await self._access.place(topic, broker, queue_id))
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
+        place = await self._access.place(topic, broker, queue_id)
+        if of_master and self._access.routes.is_acting(place.broker):
+            raise BrokerUnavailable(f"broker {place.broker} has no master now, a slave acts for it")
+        return await self.bounds_of(context, place, reading=not of_master)
 
-    async def bounds_of(self, context: Context | None, place: Place) -> Bounds:
+    async def bounds_of(self, context: Context | None, place: Place, *, reading: bool = True) -> Bounds:
         lowest, highest = await asyncio.gather(
-            self._access.ask_queue(context, place, RequestCode.GET_MIN_OFFSET, {}, reading=True),
+            self._access.ask_queue(context, place, RequestCode.GET_MIN_OFFSET, {}, reading=reading),
             self._access.ask_queue(
-                context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=True
+                context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=reading
             ),
         )
         minimum = max(number_in(lowest, place.broker, "offset"), 0)

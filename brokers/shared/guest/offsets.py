@@ -71,7 +71,9 @@ class Positions(Facet, FindsByPlace, HoldsResets):
             allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
         return pulled
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
         return await self._link.ask(BOUNDS, context, topic, broker, queue_id)
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:

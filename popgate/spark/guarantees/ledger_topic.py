@@ -89,7 +89,7 @@ class LedgerTopic:
     def end(self, client: QueueClient, queue: QueuePlace, behind: int = -1) -> int:
         """Where it ends: behind this offset, at which it has a record."""
         for _ in range(_END_RESTS):
-            end = client.maximums([queue])[queue]
+            end = client.maximums([queue], of_masters=True)[queue]
             if end > behind:
                 return end
             self._rest(_END_REST_S)

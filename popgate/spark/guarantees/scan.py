@@ -111,7 +111,8 @@ class Scan:
                 f"{named(min(gone))} is not there, and was when the batch was begun: start the query again"
                 f" when it is, until then {_UNKNOWN}",
             )
-        minimums, ends = client.minimums(queues), client.maximums(queues)
+        # A slave may lack what an earlier attempt sent, and that would be sent again.
+        minimums, ends = client.minimums(queues), client.maximums(queues, of_masters=True)
         begins = self._looked[topic] = self._begins(client, queues)
         for queue, begin in begins.items():
             if begin > ends[queue]:

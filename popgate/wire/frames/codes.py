@@ -369,6 +369,10 @@ SEND_ONCE = "once"
 """A field of our sends. "true": a message whose id was sent to the topic recently is not stored again.
 RocketMQ ignores it."""
 
+OF_MASTER = "ofMaster"
+"""A field of our GET_MAX_OFFSET. "true": a slave, which may lack the last messages, is not asked instead.
+RocketMQ's brokers, which ask nobody else, ignore it."""
+
 REPORT_QUERY = 771_000
 """A request code of ours: how a streaming query of a client stands (`popgate/wire/bodies/query_reports.py`).
 A RocketMQ answers that it does not support it.

@@ -12,7 +12,7 @@ from typing import Final
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds
-from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import OF_MASTER, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
 from protocols.remoting.codec.fields import flag, long_number, number, text
@@ -130,10 +130,9 @@ class OffsetHandler:
         return request.answer({"offset": str(offset)})
 
     async def maximum(self, request: Request) -> Command:
-        queue = await self._places.queue_in(request)
-        return request.answer(
-            {"offset": str((await self._processor.offsets.bounds(request.context, *queue)).maximum)}
-        )
+        queue, of_master = await self._places.queue_in(request), flag(request.fields, OF_MASTER)
+        bounds = await self._processor.offsets.bounds(request.context, *queue, of_master=of_master)
+        return request.answer({"offset": str(bounds.maximum)})
 
     async def minimum(self, request: Request) -> Command:
         queue = await self._places.queue_in(request)

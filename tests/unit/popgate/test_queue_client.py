@@ -122,6 +122,13 @@ def test_offsets_of_many_queues_are_asked_for_at_once_and_not_all_of_them() -> N
     assert {fields["bname"] for _, fields, _ in connection.asked} == {"broker-a"}
 
 
+def test_ends_can_be_asked_of_masters_alone() -> None:
+    client, connection = client_of(lambda _code, _fields: answer(offset="7"))
+    for of_masters in (False, True):
+        assert client.maximums([QUEUE], of_masters=of_masters) == {QUEUE: 7}
+    assert [fields.get("ofMaster") for _, fields, _ in connection.asked] == [None, "true"]
+
+
 def test_after_a_failure_nothing_is_waited_for() -> None:
     def fail(_code: int, fields: Mapping[str, str]) -> Command:
         if fields["queueId"] == "1":

@@ -234,7 +234,9 @@ class FakeBroker(Broker):
         found = self.messages[topic][:max_messages]
         return Pulled(found, offset + len(found), Bounds(0, len(found)))
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
         await self._called("bounds", (topic, broker, queue_id))
         return Bounds(0, 7)
 

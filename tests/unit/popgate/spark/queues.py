@@ -24,7 +24,7 @@ class Queues:
     def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
         return {queue: self.bounds[queue][0] for queue in queues}
 
-    def maximums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+    def maximums(self, queues: Sequence[QueuePlace], *, of_masters: bool = False) -> dict[QueuePlace, int]:
         return {queue: self.bounds[queue][1] for queue in queues}
 
     def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:

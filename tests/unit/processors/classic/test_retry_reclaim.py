@@ -64,7 +64,9 @@ def cluster(broker: Any) -> Any:
         ) -> int | None:
             return self.positions[topic][0] if topic in self.positions else 4
 
-        async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+        async def bounds(
+            self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+        ) -> Bounds:
             return self.positions[topic][1]
 
     moving = Moving(broker.clock)

@@ -345,6 +345,27 @@ async def test_a_slave_that_knows_no_position_does_not_say_that_there_is_none(cl
         await parts.committed(ME, "g", *HERE)
 
 
+async def test_bounds_of_a_master_are_told_by_no_slave(cluster, parts):
+    cluster.ends["T", "broker-a"] = (3, 12)
+    assert await parts.bounds(ME, *HERE, of_master=True) == Bounds(3, 12)
+    address = cluster.masters["broker-a"].address
+    data = cluster.servers.brokers["broker-a"]
+    cluster.servers.brokers["broker-a"] = type(data)(data.cluster, data.name, {1: address})
+    cluster.servers.add_topic("T", queues=1)
+    parts.routes.forget("T")
+    await parts.routes.clusters.refresh()
+    assert await parts.bounds(ME, *HERE) == Bounds(3, 12)
+    with pytest.raises(BrokerUnavailable, match="no master"):
+        await parts.bounds(ME, *HERE, of_master=True)
+
+
+async def test_bounds_of_a_master_are_told_by_no_slave_that_acts_for_it(cluster, parts, monkeypatch):
+    monkeypatch.setattr(parts.routes, "is_acting", lambda broker: broker == "broker-a")
+    assert await parts.bounds(ME, *HERE) == Bounds(0, 10)
+    with pytest.raises(BrokerUnavailable, match="a slave acts for it"):
+        await parts.bounds(ME, *HERE, of_master=True)
+
+
 # -- how far groups are -----------------------------------------------------------------------------
 
 

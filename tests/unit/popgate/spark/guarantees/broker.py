@@ -41,6 +41,8 @@ class Broker:
         self.compacted = {LEDGER}
         self.queues: dict[QueuePlace, list[tuple[bytes, bytes] | None]] = {}
         self.minimums: dict[QueuePlace, int] = {}
+        self.lacking: dict[QueuePlace, int] = {}
+        """Queues whose master is gone, and how many of its last messages the slave lacks."""
         self.stored_ms: dict[tuple[QueuePlace, int], int] = {}
         self.now_ms = 1_000_000
         self.now_s = 0.0
@@ -232,9 +234,12 @@ class Client:
     def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
         return {queue: self._broker.minimums.get(queue, 0) for queue in queues}
 
-    def maximums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+    def maximums(self, queues: Sequence[QueuePlace], *, of_masters: bool = False) -> dict[QueuePlace, int]:
         self._ask("maximums", queues)
-        return {queue: len(self._broker.queues[queue]) for queue in queues}
+        lacking = self._broker.lacking
+        if of_masters and not lacking.keys().isdisjoint(queues):
+            raise BrokerUnavailable("broker b has no master now")
+        return {queue: len(self._broker.queues[queue]) - lacking.get(queue, 0) for queue in queues}
 
     def offsets_at(self, times: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
         stored = self._broker.stored_ms

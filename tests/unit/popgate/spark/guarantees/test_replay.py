@@ -360,6 +360,20 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     assert (earlier, 0) not in pulls
 
 
+def test_what_only_a_lost_master_has_is_not_sent_again() -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.before = dying("send", 4)
+    with pytest.raises(Death):
+        broker.task(opened, rows("a", "b", "c"), **SMALL)
+    broker.before = _nothing
+    broker.lacking[QueuePlace(OUT, "b", 0)] = 1
+    assert "no master" in refused(Code.GATEWAY, lambda: broker.task(opened, rows("a", "b", "c"), **SMALL))
+    broker.lacking.clear()
+    broker.commit(broker.task(opened, rows("a", "b", "c"), **SMALL))
+    assert Counter(broker.bodies()) == {"a": 1, "b": 1, "c": 1}
+
+
 def test_a_queue_that_lost_what_was_sent_is_told() -> None:
     broker = Broker(out=1)
     queue = QueuePlace(OUT, "b", 0)

@@ -8,7 +8,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.ids.message_id import make_message_id
-from popgate.model import Message
+from popgate.model import Bounds, Message
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from protocols.remoting.consume.offsets import OffsetHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
@@ -48,6 +48,26 @@ async def test_the_bounds_of_a_queue(stage: Stage, caller: Caller) -> None:
     assert await offset(caller, MINIMUM, fields()) == 0
     # Clients before 4.9.5 name no broker.
     assert await offset(caller, MAXIMUM, fields(bname=None)) == 3
+
+
+@pytest.mark.parametrize(("asked", "of_master"), [({}, False), ({"ofMaster": "true"}, True)])
+async def test_who_asks_for_the_end_of_a_master_gets_that(
+    stage: Stage,
+    caller: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, object],
+    *,
+    of_master: bool,
+) -> None:
+    heard = []
+
+    async def bounds(*_: object, of_master: bool) -> Bounds:
+        heard.append(of_master)
+        return Bounds(0, 3)
+
+    monkeypatch.setattr(stage.broker, "bounds", bounds)
+    assert await offset(caller, MAXIMUM, fields(**asked)) == 3
+    assert heard == [of_master]
 
 
 async def test_offsets_by_time(stage: Stage, caller: Caller) -> None:

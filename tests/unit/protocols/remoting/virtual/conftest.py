@@ -173,8 +173,11 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
         found = await super().pop(context, replace(request, broker=self.name, queue_id=inner))
         return [self.stored(one) for one in found]
 
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
-        return await super().bounds(context, topic, self.name, self.inner(topic, broker, queue_id))
+    async def bounds(
+        self, context: Context, topic: str, broker: str, queue_id: int, *, of_master: bool = False
+    ) -> Bounds:
+        inner = self.inner(topic, broker, queue_id)
+        return await super().bounds(context, topic, self.name, inner, of_master=of_master)
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
         inner = self.inner(topic, broker, queue_id)
