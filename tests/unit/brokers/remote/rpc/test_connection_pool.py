@@ -316,6 +316,25 @@ async def test_what_is_under_way_when_a_broker_goes_away_is_still_answered(
     await peer.until(lambda: old not in peer.connections)
 
 
+async def test_an_address_answers_when_it_did_since_its_last_loss(
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Awaitable[None]]
+) -> None:
+    peer.on(ASK, lambda request: request.answer(0))
+    for link in (0, 1):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0, link=link)
+    assert links.answers(peer.address)
+    clock.advance(1.0)
+    peer.connections[1].cut()
+    await peer.until(lambda: bool(links.trouble(peer.address, 1)))
+    assert not links.answers(peer.address)
+    clock.advance(1.0)
+    await loop_turns()
+    assert links.is_open(peer.address, 1)
+    assert not links.answers(peer.address)
+    await ask(links, peer)
+    assert links.answers(peer.address)
+
+
 async def test_a_broker_that_only_tells_clients_to_go_is_left_alone_for_a_while(
     links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
