@@ -252,7 +252,9 @@ class ConnectionPool:
             raise BrokerUnavailable(
                 f"link {number} is beyond the {self._settings.max_links} links to a broker"
             )
-        if len(self._links) >= self._settings.max_addresses:
+        most = self._settings.max_addresses
+        # Those of clients, of which there may be very many, take no room from those that all requests need.
+        if len(self._links) >= most and (number or sum(not other for _, other in self._links) >= most):
             raise BrokerUnavailable(f"there are {len(self._links)} links already, which is the bound")
         connection = self._links[address, number] = Connection(address, number, self._means)
         if self._sweeper is None:
