@@ -210,6 +210,35 @@ async def test_a_pop_that_waited_looks_its_group_up_anew(broker, shelves, reques
         await waiting
 
 
+async def test_waiting_pops_leave_room_for_other_requests(
+    make_broker, shelves, request_of, clock, loop_turns
+):
+    """Lines of which no question may wait at the broker ask again and again instead."""
+    broker = await make_broker(max_in_flight=8)
+    peer = shelves.peers["broker-a"]
+    waits = peer._scripts[RequestCode.NOTIFICATION]
+
+    def notify(request):
+        if request.fields["pollTime"] != "0":
+            return waits(request)
+        return request.answer(0, fields={"hasMsg": "true" if shelves.has["broker-a"] else "false"})
+
+    peer.on(RequestCode.NOTIFICATION, notify)
+    waiting = []
+    for number in range(12):
+        request = request_of(1, wait_s=20, group=f"G{number}", broker="broker-a")
+        waiting.append(asyncio.create_task(broker.pop(CONTEXT, request)))
+        await loop_turns()
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a")) == []
+    assert broker.access.connections.figures()["requests_in_flight"] == 6
+    shelves.put("broker-a", *(record(number, b"a") for number in range(12)))
+    async with asyncio.timeout(60):
+        while not all(task.done() for task in waiting):
+            clock.advance(0.25)
+            await loop_turns()
+    assert [bodies(task.result()) for task in waiting] == [[b"a"]] * 12
+
+
 async def test_a_broker_that_had_something_is_asked_first(broker, shelves, request_of):
     for number in range(10):
         shelves.put("broker-b", record(number, b"b"))
