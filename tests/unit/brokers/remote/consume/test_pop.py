@@ -713,6 +713,20 @@ async def test_finished_messages_of_an_ordered_batch_stay_away_when_it_is_popped
     assert await popped(0) == [b"0", b"1", b"2"]
 
 
+async def test_a_dead_letter_of_an_ordered_batch_stays_away_when_that_is_popped_again(
+    broker, shelves, request_of
+):
+    shelves.config["consumeMessageOrderly"] = True
+    asked = {"broker": "broker-a", "ordered": True}
+    shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(3)))
+    _, dead, _ = await broker.pop(CONTEXT, request_of(**asked))
+    await broker.dead_letter(CONTEXT, "T", "G", dead.receipt)
+    shelves.put("broker-a", *(record(n, b"%d" % n, reconsumed=1) for n in range(3)))
+    assert bodies(await broker.pop(CONTEXT, request_of(**asked))) == [b"0", b"2"]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)  # the new one, too
+    assert len(shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+
 @pytest.mark.parametrize("answered", ["in turn", "the other way round"])
 async def test_a_repeated_receive_in_the_millisecond_of_the_first_is_not_given_back_with_it(
     broker, shelves, request_of, clock, answered
