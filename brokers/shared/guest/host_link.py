@@ -327,6 +327,9 @@ class HostLink:
         except BaseException:
             channel.close("the gateways did not come to terms")
             raise
+        if channel.over:
+            # It ended in the turn of the loop in which its last words came: `on_over` knew nothing of it.
+            raise BrokerUnavailable(f"the broker at {self.address} was lost: {over.result()}")
         self.facts, self._channel, self._over = facts, channel, over
         self._on_open(facts)
         if self._reached is not None and not self._reached.done():
