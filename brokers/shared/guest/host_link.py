@@ -131,7 +131,8 @@ class HostLink:
         while self._work:
             await asyncio.wait(self._work)
         if self._reached is not None and not self._reached.done():
-            self._reached.cancel()
+            # Cancelled it would look as if who waits for it had been.
+            self._reached.set_result(None)
 
     def rest(self) -> None:
         """The host is about to close: what is asked from now on waits for the next one."""
