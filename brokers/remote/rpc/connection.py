@@ -177,13 +177,13 @@ class Connection:
             await self._reach(channel)
         except asyncio.CancelledError:
             channel.close(f"no connection within {limit:g} s")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:  # the last for a port beyond 65,535
             channel.close(_reason(error))
         finally:
             alarm.cancel()
 
     async def _reach(self, channel: Channel) -> None:
-        """Raises OSError, ValueError."""
+        """Raises OSError, ValueError, OverflowError."""
         loop, tls = asyncio.get_running_loop(), self._means.tls
         host, _, port = self.address.rpartition(":")
         host = host.strip("[]")
