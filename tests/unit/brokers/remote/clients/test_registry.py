@@ -424,6 +424,35 @@ async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
         assert known(third) == {("p", "T")}
 
 
+async def test_a_broker_that_is_listed_again_is_told_before_the_next_heartbeat_is_due(
+    register: Any,
+    asking_cluster: Cluster,
+    masters: dict[str, ScriptedPeer],
+    clock: MovableClock,
+    loop_turns: Turns,
+) -> None:
+    """One that stops in order takes its name from the list, mostly for less than two minutes."""
+    master, other = masters["broker-a"], masters["broker-b"]
+    register.client_is_here(producer("p", "T"))
+    await master.until(lambda: known(master) == {("p", "T")})
+    listed = asking_cluster[0].brokers.pop("broker-a")
+    await master.stop()
+    told = len(beats(other))
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            while len(beats(other)) == told:
+                clock.advance(0.5)
+                await loop_turns()
+            told = len(beats(other))
+    before = len(beats(master))
+    await master.start()
+    asking_cluster[0].brokers["broker-a"] = listed
+    for _ in range(20):
+        clock.advance(0.5)
+        await loop_turns()
+    assert len(beats(master)) > before
+
+
 async def test_clients_are_told_to_the_clusters_of_their_topics(
     asking_cluster: Cluster, make_broker: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
