@@ -122,6 +122,11 @@ class Channel(WireDriver[RemotingWire, Command]):
         return len(self._queue)
 
     @property
+    def heard_at(self) -> float:
+        """When the other side sent something, or when the connection was opened, in loop seconds."""
+        return self._heard_at
+
+    @property
     def awaits_sign(self) -> bool:
         """Whether a sign of life was asked for, and nothing came since."""
         return self._probed_at != _NEVER

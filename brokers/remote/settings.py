@@ -70,6 +70,7 @@ class RemoteSettings:
     max_links: int = 64
     """Links to one broker: the i-th client of a group registers on link i."""
     max_addresses: int = 4_096
+    """Links in all; of each address the first one is made also beyond that, for so many addresses."""
     max_in_flight: int = 8_192
     """Requests of one link that have no answer yet."""
     max_queued_bytes: int = 32 * 1024 * 1024

@@ -261,7 +261,7 @@ class DeadLetters:
                     if offset <= message.offset < end and message.offset not in marks:
                         yield _letter(message, group), Place(at, message.offset)
                 if pulled.next_offset <= offset:
-                    return
+                    break  # as of a slave that is behind; other queues may be of other brokers
                 offset = pulled.next_offset
                 await asyncio.sleep(0)
 

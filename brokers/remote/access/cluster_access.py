@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from brokers.remote.access.broker_client import BrokerClient
+from brokers.remote.access.long_polls import LongPolls
 from brokers.remote.access.queries import NO_SUCCESS, object_in, of_each, worst
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.queues import Place, place_of
@@ -36,6 +37,8 @@ _NOT_TOLD = (
 _READ_TRIES = 3
 _LEAST_TIME_S = 0.05
 _MOST_PLACES = 16_384
+_OF_LONG_POLLS = 0.75
+"""Of the requests that may be under way to a broker."""
 
 
 class ClusterAccess:
@@ -53,6 +56,7 @@ class ClusterAccess:
             NameServers(self.connections, settings, clock), self.connections, settings, clock
         )
         self.client = BrokerClient(self.connections, self.routes, settings, clock)
+        self.long_polls = LongPolls(int(settings.max_in_flight * _OF_LONG_POLLS))
         self._places: dict[tuple[str, str, int], tuple[TopicRoute, Place]] = {}
         """Of queues that were read from lately, and the route that says so."""
 

@@ -6,6 +6,9 @@ the connection, and every request on it is lost, whoever made it (`ProducerManag
 its counterpart for consumers). Seen on an idle RocketMQ 5.5.0: of 2,000 producers whose departure was sent
 right behind their heartbeat some 190 stayed, and the connection was closed 124 s later. A connection that is
 opened again sends both like that when a client leaves in that moment.
+
+The second time is about the connection only. With the name of a producer the broker would forget where
+replies to it go, though it is connected elsewhere by then (`ProducerManager.unregisterProducer`).
 """
 
 from __future__ import annotations

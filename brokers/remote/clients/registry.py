@@ -348,6 +348,10 @@ class ClientRegistry:
     async def _say_goodbye(self, departure: Departure) -> None:
         """Tell the brokers that knew, and give the seat to the next one."""
         client_id, membership, seat, addresses, again = departure
+        if again and membership.role is Role.PRODUCER:
+            # A broker removes who is registered on the connection, and besides forgets where replies to the
+            # client of this name go: it may be back by now, in another seat or through another gateway.
+            client_id = self._settings.name
         fields = {"clientID": client_id, membership.role.value: membership.group}
         reached = [address for address in addresses if self._links.is_open(address, seat)]
         await asyncio.gather(*(self._unregister(address, seat, fields) for address in reached))

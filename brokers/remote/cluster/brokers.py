@@ -226,7 +226,8 @@ class KnownBrokers:
         if before is None and len(self._known) >= MOST_BROKERS:
             return
         self._known[name] = known
-        if before is None or before.data.addresses != known.data.addresses:
+        # One that is listed again was stopped in order, and has forgotten all clients.
+        if before is None or not before.named or before.data.addresses != known.data.addresses:
             self.changed_at = self._clock.monotonic()
             self._names = {
                 address: owner

@@ -71,6 +71,7 @@ class Popper:
     ) -> None:
         self._client = access.client
         self._clock = access.clock
+        self._long_polls = access.long_polls
         self._routes = access.routes
         self._settings = access.settings
         self._filter = pop_filter
@@ -310,7 +311,18 @@ class Popper:
         self._routes.clusters.suspect(broker)
 
     async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
-        """Whether a broker has messages for a line of waiters. Raises the broker's error."""
+        """Whether a broker has messages for a line of waiters, now if too many wait there already.
+
+        Raises the broker's error.
+        """
+        if not self._long_polls.begin(broker):
+            return await self._noticed(line, broker, 0.0)
+        try:
+            return await self._noticed(line, broker, patience_s)
+        finally:
+            self._long_polls.end(broker)
+
+    async def _noticed(self, line: Line, broker: str, patience_s: float) -> bool:
         key = line.key
         fields = {
             "consumerGroup": key.group,

@@ -46,6 +46,8 @@ _LONGEST_WAIT_S = 5.0
 _LEAST_WAIT_S = 0.01
 _REJECTED = "[REJECTREQUEST]"
 """How a broker refuses without a look at the request; also a slave that is not to be read from."""
+_LOOK_AGAIN_S = 1.0
+"""How often it is looked where too many wait at the broker already."""
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on, nor took its time."""
 _MOST_MESSAGES = 1_024
@@ -135,10 +137,21 @@ class Puller:
             return await self._access.ask_queue(
                 context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
-        fields |= {
+        long_polls = self._access.long_polls
+        if not long_polls.begin(place.broker):
+            await self._access.rest(min(wait_s, _LOOK_AGAIN_S))
+            left = wait_s - _LOOK_AGAIN_S
+            return await self._answered(place, fields, left) if left > 0 else None
+        waiting = {
             "sysFlag": str(SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
+        try:
+            return await self._answered(place, fields | waiting, wait_s)
+        finally:
+            long_polls.end(place.broker)
+
+    async def _answered(self, place: Place, fields: dict[str, str], wait_s: float) -> Command | None:
         limit = wait_s + self._settings.slow_s
         return await self._access.within(
             wait_s,

@@ -51,6 +51,8 @@ class Connection:
         self.trouble = ""
         """Why there is no connection, when the last attempt failed."""
         self.lost = 0
+        self.lost_at = float("-inf")
+        """When the last connection ended, or could not be opened, in loop seconds."""
         self.late = 0
         self.probes = 0
         self._means = means
@@ -72,6 +74,11 @@ class Connection:
     def is_good(self) -> bool:
         """Whether there is a connection on which something was answered."""
         return self.channel is not None and self.channel.open and self.channel.good
+
+    @property
+    def heard_at(self) -> float:
+        """When the other side sent something over this connection, in loop seconds."""
+        return self.channel.heard_at if self.channel is not None else float("-inf")
 
     @property
     def awaits_sign(self) -> bool:
@@ -170,13 +177,13 @@ class Connection:
             await self._reach(channel)
         except asyncio.CancelledError:
             channel.close(f"no connection within {limit:g} s")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:  # the last for a port beyond 65,535
             channel.close(_reason(error))
         finally:
             alarm.cancel()
 
     async def _reach(self, channel: Channel) -> None:
-        """Raises OSError, ValueError."""
+        """Raises OSError, ValueError, OverflowError."""
         loop, tls = asyncio.get_running_loop(), self._means.tls
         host, _, port = self.address.rpartition(":")
         host = host.strip("[]")
@@ -213,7 +220,7 @@ class Connection:
     def _rest(self, *, was_good: bool) -> None:
         """Schedule the earliest next attempt, and the automatic one."""
         means, settings = self._means, self._means.settings
-        now = means.clock.monotonic()
+        now = self.lost_at = means.clock.monotonic()
         if was_good:
             self._failures = 0
             self._rests_until = now

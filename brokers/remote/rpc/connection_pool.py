@@ -171,10 +171,15 @@ class ConnectionPool:
         return connection is not None and connection.is_open
 
     def answers(self, address: str) -> bool:
-        """Whether there is a connection that was answered on, and none was lost and not answered on since."""
+        """Whether something was answered there since the last connection was lost."""
         connections = [connection for (where, _), connection in self._links.items() if where == address]
-        return any(connection.is_good for connection in connections) and all(
-            connection.is_good or not connection.trouble for connection in connections
+        good = [connection for connection in connections if connection.is_good]
+        # One that is there again, and that nobody has used since, says nothing: only its loss counts.
+        lost = [connection for connection in connections if connection.trouble and not connection.is_good]
+        return bool(good) and (
+            not lost
+            or max(connection.heard_at for connection in good)
+            > max(connection.lost_at for connection in lost)
         )
 
     def open_links(self) -> dict[str, int]:
@@ -247,7 +252,9 @@ class ConnectionPool:
             raise BrokerUnavailable(
                 f"link {number} is beyond the {self._settings.max_links} links to a broker"
             )
-        if len(self._links) >= self._settings.max_addresses:
+        most = self._settings.max_addresses
+        # Those of clients, of which there may be very many, take no room from those that all requests need.
+        if len(self._links) >= most and (number or sum(not other for _, other in self._links) >= most):
             raise BrokerUnavailable(f"there are {len(self._links)} links already, which is the bound")
         connection = self._links[address, number] = Connection(address, number, self._means)
         if self._sweeper is None:

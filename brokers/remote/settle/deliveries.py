@@ -241,6 +241,8 @@ class Deliveries:
             raise error_of(answer, broker=broker, topic=topic, group=group)
         for _ in range(_ACK_TRIES):
             (outcome,) = await self.acking.finish(broker, [Ack(topic, group, receipt, handle)])
+            if outcome is None and receipt.ordered:
+                self.ordered.finished(topic, group, receipt)
             if not isinstance(outcome, (BrokerUnavailable, BrokerTimeout, BrokerBusy)):
                 return
 

@@ -69,7 +69,7 @@ class OrderedDeliveries:
         return others <= 0
 
     def finished(self, topic: str, group: str, receipt: Receipt) -> None:
-        """This message was acknowledged through this process."""
+        """This message was acknowledged, or dead-lettered, through this process."""
         queue = _queue(topic, group, receipt)
         offsets = self._finished.get(queue)
         if offsets is None:

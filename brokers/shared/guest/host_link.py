@@ -131,7 +131,8 @@ class HostLink:
         while self._work:
             await asyncio.wait(self._work)
         if self._reached is not None and not self._reached.done():
-            self._reached.cancel()
+            # Cancelled it would look as if who waits for it had been.
+            self._reached.set_result(None)
 
     def rest(self) -> None:
         """The host is about to close: what is asked from now on waits for the next one."""
@@ -327,6 +328,9 @@ class HostLink:
         except BaseException:
             channel.close("the gateways did not come to terms")
             raise
+        if channel.over:
+            # It ended in the turn of the loop in which its last words came: `on_over` knew nothing of it.
+            raise BrokerUnavailable(f"the broker at {self.address} was lost: {over.result()}")
         self.facts, self._channel, self._over = facts, channel, over
         self._on_open(facts)
         if self._reached is not None and not self._reached.done():

@@ -154,6 +154,19 @@ async def test_a_call_waits_a_moment_for_a_host_that_comes_back(place, soon) -> 
     assert await asking == ["g"]
 
 
+async def test_a_call_that_waits_for_a_host_fails_when_its_gateway_stops(place, soon) -> None:
+    """Who called it was not cancelled, and is not to look so."""
+    host = await place.open()
+    guest = await place.visit(reconnect_wait_s=60.0)
+    await host.stop()
+    await soon(lambda: not guest.figures()["host_connected"])
+    waiting = asyncio.ensure_future(guest.topics_of("g"))
+    await soon(lambda: guest._link._reached is not None)
+    await guest.stop()
+    with pytest.raises(BrokerUnavailable, match="stopping"):
+        await waiting
+
+
 async def test_how_the_host_is_follows(place, soon) -> None:
     await place.open()
     guest = await place.visit()

@@ -78,6 +78,28 @@ async def test_when_none_can_be_reached_for_ten_seconds_it_is_told_once(
     assert "can be reached again" in told(caplog)[1]
 
 
+async def test_connections_that_nobody_uses_again_do_not_count(make_broker, asking_cluster, pass_by, caplog):
+    """Each client of a group has its own, on which its heartbeats are not answered."""
+    caplog.set_level(logging.WARNING)
+    broker = await make_broker(ready_needs_brokers=True)
+    peers = asking_cluster[1].values()
+    for peer in peers:
+        for link in range(3):
+            broker.connections.connect(peer.address, link)
+    await pass_by(5)
+    for peer in peers:
+        await peer.stop()
+    await pass_by(3)
+    for peer in peers:
+        await peer.start()
+    await pass_by(20)
+    assert [broker.connections.is_open(peer.address, link) for peer in peers for link in range(3)] == [
+        True
+    ] * 6
+    assert (broker.missing(), told(caplog)) == ("", [])
+    assert broker.figures()["needed_brokers_away"] == 0
+
+
 async def test_a_setting_makes_brokers_needed(make_broker, asking_cluster, pass_by):
     broker = await make_broker(ready_needs_brokers=True)
     for peer in asking_cluster[1].values():

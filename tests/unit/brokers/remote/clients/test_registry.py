@@ -276,7 +276,7 @@ async def test_brokers_are_told_twice_of_who_left_unless_the_seat_is_taken(
             passed += 1
             await loop_turns()
     assert passed > AGAIN_S - 2
-    assert master.of(GOODBYE)[2].fields == {"clientID": "gone", "producerGroup": "T"}
+    assert master.of(GOODBYE)[2].fields == {"clientID": register.settings.name, "producerGroup": "T"}
     await until(lambda: register.figures()["client_links"] == 1, pause_s=0.0)
     register.client_is_here(producer("later", "T"))
     await master.until(lambda: ("later", "T") in known(master))
@@ -284,6 +284,44 @@ async def test_brokers_are_told_twice_of_who_left_unless_the_seat_is_taken(
         clock.advance(1)
         await loop_turns()
     assert len(master.of(GOODBYE)) == 3
+
+
+async def test_a_producer_that_is_back_is_still_found_for_replies(
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+) -> None:
+    """A broker forgets the name that a good-bye tells, on whatever connection it knows it by now."""
+    master = masters["broker-a"]
+    found: set[str] = set()
+
+    def registers(request: Any) -> Any:
+        beat = HeartbeatData.decode(request.body)
+        found.update({beat.client_id} if beat.producer_groups else set())
+        return request.answer(0)
+
+    def forgets(request: Any) -> Any:
+        found.discard(request.fields["clientID"])
+        return request.answer(0)
+
+    master.on(BEAT, registers)
+    master.on(GOODBYE, forgets)
+    for client in (producer("other", "T"), producer("asker", "T"), ConnectedClient("reader", group="g")):
+        register.client_is_here(client)
+    await until(lambda: found == {"other", "asker"}, pause_s=0.0)
+    for key in ("other", "asker", "reader"):
+        register.client_left(key)
+    await until(lambda: register.figures()["client_links"] == 0, pause_s=0.0)
+    assert (found, len(master.of(GOODBYE))) == (set(), 3)
+    register.client_is_here(producer("asker", "T"))  # in the seat of the other one
+    await until(lambda: found == {"asker"}, pause_s=0.0)
+    async with asyncio.timeout(60):
+        while len(master.of(GOODBYE)) < 5:
+            clock.advance(1)
+            await loop_turns()
+    assert found == {"asker"}
+    assert {request.fields["clientID"] for request in master.of(GOODBYE)[3:]} == {
+        register.settings.name,
+        "reader",
+    }
 
 
 async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
@@ -384,6 +422,35 @@ async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
                 clock.advance(0.25)
                 await loop_turns()
         assert known(third) == {("p", "T")}
+
+
+async def test_a_broker_that_is_listed_again_is_told_before_the_next_heartbeat_is_due(
+    register: Any,
+    asking_cluster: Cluster,
+    masters: dict[str, ScriptedPeer],
+    clock: MovableClock,
+    loop_turns: Turns,
+) -> None:
+    """One that stops in order takes its name from the list, mostly for less than two minutes."""
+    master, other = masters["broker-a"], masters["broker-b"]
+    register.client_is_here(producer("p", "T"))
+    await master.until(lambda: known(master) == {("p", "T")})
+    listed = asking_cluster[0].brokers.pop("broker-a")
+    await master.stop()
+    told = len(beats(other))
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            while len(beats(other)) == told:
+                clock.advance(0.5)
+                await loop_turns()
+            told = len(beats(other))
+    before = len(beats(master))
+    await master.start()
+    asking_cluster[0].brokers["broker-a"] = listed
+    for _ in range(20):
+        clock.advance(0.5)
+        await loop_turns()
+    assert len(beats(master)) > before
 
 
 async def test_clients_are_told_to_the_clusters_of_their_topics(

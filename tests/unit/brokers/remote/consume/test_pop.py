@@ -210,6 +210,35 @@ async def test_a_pop_that_waited_looks_its_group_up_anew(broker, shelves, reques
         await waiting
 
 
+async def test_waiting_pops_leave_room_for_other_requests(
+    make_broker, shelves, request_of, clock, loop_turns
+):
+    """Lines of which no question may wait at the broker ask again and again instead."""
+    broker = await make_broker(max_in_flight=8)
+    peer = shelves.peers["broker-a"]
+    waits = peer._scripts[RequestCode.NOTIFICATION]
+
+    def notify(request):
+        if request.fields["pollTime"] != "0":
+            return waits(request)
+        return request.answer(0, fields={"hasMsg": "true" if shelves.has["broker-a"] else "false"})
+
+    peer.on(RequestCode.NOTIFICATION, notify)
+    waiting = []
+    for number in range(12):
+        request = request_of(1, wait_s=20, group=f"G{number}", broker="broker-a")
+        waiting.append(asyncio.create_task(broker.pop(CONTEXT, request)))
+        await loop_turns()
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a")) == []
+    assert broker.access.connections.figures()["requests_in_flight"] == 6
+    shelves.put("broker-a", *(record(number, b"a") for number in range(12)))
+    async with asyncio.timeout(60):
+        while not all(task.done() for task in waiting):
+            clock.advance(0.25)
+            await loop_turns()
+    assert [bodies(task.result()) for task in waiting] == [[b"a"]] * 12
+
+
 async def test_a_broker_that_had_something_is_asked_first(broker, shelves, request_of):
     for number in range(10):
         shelves.put("broker-b", record(number, b"b"))
@@ -682,6 +711,20 @@ async def test_finished_messages_of_an_ordered_batch_stay_away_when_it_is_popped
     await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)  # the new one, too
     await broker.ack(CONTEXT, "T", "G", [handles[b"0"]])
     assert await popped(0) == [b"0", b"1", b"2"]
+
+
+async def test_a_dead_letter_of_an_ordered_batch_stays_away_when_that_is_popped_again(
+    broker, shelves, request_of
+):
+    shelves.config["consumeMessageOrderly"] = True
+    asked = {"broker": "broker-a", "ordered": True}
+    shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(3)))
+    _, dead, _ = await broker.pop(CONTEXT, request_of(**asked))
+    await broker.dead_letter(CONTEXT, "T", "G", dead.receipt)
+    shelves.put("broker-a", *(record(n, b"%d" % n, reconsumed=1) for n in range(3)))
+    assert bodies(await broker.pop(CONTEXT, request_of(**asked))) == [b"0", b"2"]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)  # the new one, too
+    assert len(shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
 
 @pytest.mark.parametrize("answered", ["in turn", "the other way round"])

@@ -200,6 +200,25 @@ async def test_a_pull_waits_at_the_broker_until_something_comes(queue, loop_turn
     assert offsets(await waiting) == [0]
 
 
+async def test_pulls_that_wait_leave_room_for_other_requests(asking_cluster, make_broker, clock, loop_turns):
+    """More of them than requests may be under way look again and again instead."""
+    queue = Queue(asking_cluster, await make_broker(quiet=True, max_in_flight=8), clock)
+    waiting = []
+    for _ in range(12):
+        waiting.append(asyncio.ensure_future(queue.pull(0, wait=20)))
+        await loop_turns()
+    assert [one for one in waiting if one.done()] == []
+    assert queue.facet.access.connections.figures()["requests_in_flight"] == 6
+    assert (await queue.pull(0)).messages == []
+    queue.records = {0: record(0)}
+    queue.arrived.set()
+    async with asyncio.timeout(60):
+        while not all(one.done() for one in waiting):
+            clock.advance(0.25)
+            await loop_turns()
+    assert [offsets(one.result()) for one in waiting] == [[0]] * 12
+
+
 async def test_a_pull_that_waits_ends_at_its_time_whatever_the_broker_does(queue, clock, loop_turns):
     waiting = asyncio.ensure_future(queue.pull(0, wait=12))
     for asked in (2, 3, 4):

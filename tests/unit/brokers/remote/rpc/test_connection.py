@@ -104,6 +104,14 @@ async def test_one_that_accepts_connections_and_drops_them_is_not_hammered(
     assert peer.joined <= 20
 
 
+@pytest.mark.parametrize("port", ["99999", "-5", "port", ""])
+async def test_what_is_no_address_fails_at_once(links: ConnectionPool, port: str) -> None:
+    """A name server may tell anything."""
+    async with asyncio.timeout(60):
+        with pytest.raises(BrokerUnavailable, match="cannot be reached"):
+            await links.call(f"127.0.0.1:{port}", ASK, {}, timeout_s=3.0)
+
+
 async def test_a_connection_that_does_not_come_about_in_time_is_given_up(
     make_links: Callable[..., ConnectionPool], clock: MovableClock
 ) -> None:

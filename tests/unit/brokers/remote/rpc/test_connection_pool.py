@@ -316,6 +316,39 @@ async def test_what_is_under_way_when_a_broker_goes_away_is_still_answered(
     await peer.until(lambda: old not in peer.connections)
 
 
+async def test_connections_of_clients_leave_room_for_those_that_all_need(
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer
+) -> None:
+    """A gateway that has very many clients must reach a broker that is new, or a new master."""
+    links = make_links(max_addresses=4)
+    peer.on(ASK, lambda request: request.answer(0))
+    for number in range(6):
+        links.connect("127.0.0.1:1", number)
+    assert links.figures()["links"] == 4
+    assert (await ask(links, peer)).code == 0
+    with pytest.raises(BrokerUnavailable, match="5 links already"):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0, link=1)
+
+
+async def test_an_address_answers_when_it_did_since_its_last_loss(
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Awaitable[None]]
+) -> None:
+    peer.on(ASK, lambda request: request.answer(0))
+    for link in (0, 1):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0, link=link)
+    assert links.answers(peer.address)
+    clock.advance(1.0)
+    peer.connections[1].cut()
+    await peer.until(lambda: bool(links.trouble(peer.address, 1)))
+    assert not links.answers(peer.address)
+    clock.advance(1.0)
+    await loop_turns()
+    assert links.is_open(peer.address, 1)
+    assert not links.answers(peer.address)
+    await ask(links, peer)
+    assert links.answers(peer.address)
+
+
 async def test_a_broker_that_only_tells_clients_to_go_is_left_alone_for_a_while(
     links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
@@ -360,7 +393,9 @@ async def test_links_are_bounded(make_links: Callable[..., ConnectionPool], peer
     peer.on(ASK, lambda request: request.answer(0))
     for number in (0, 1):
         await links.call(peer.address, ASK, {}, timeout_s=3.0, link=number)
-    for address, number in ((peer.address, 2), (peer.address, -1), ("127.0.0.1:1", 0)):
+    links.connect("127.0.0.1:1", 0)
+    assert links.figures()["links"] == 3
+    for address, number in ((peer.address, 2), (peer.address, -1), ("127.0.0.1:1", 1), ("127.0.0.1:2", 0)):
         with pytest.raises(BrokerUnavailable, match=r"beyond|bound"):
             await links.call(address, ASK, {}, timeout_s=3.0, link=number)
 
