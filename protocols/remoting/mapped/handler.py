@@ -286,7 +286,8 @@ class Mapped(PullDecision):
             # Clients say it every 5 s, and wait for no answer: one that has yet to say who it is may be a
             # member. Tools wait.
             early = request.command.is_oneway and self._groups.may_map(group)
-            return None if early and not self.members(peer, group) else offset
+            known = not early or self.members(peer, group) or self.pulls_by_itself(peer, group)
+            return offset if known else None
         if connection is not None:
             await connection.retries.commit(connection.context, key, offset)
         return None

@@ -58,6 +58,11 @@ class PullDecision:
         """Whether pulls of this group by this connection are mapped."""
         return self._groups.is_mapped(group) and self.members(peer, group)
 
+    def pulls_by_itself(self, peer: Peer, group: str) -> bool:
+        """Whether a client has said that it is in the group, and is none whose pulls may be mapped."""
+        client = self._processor.clients.get(consumer_key(peer.client_id, group))
+        return client is not None and client.reading is not Reading.UNKNOWN
+
     def serves(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
         """Whether this pull is mapped; it may be the one that proves that its group can be."""
         peer = request.peer

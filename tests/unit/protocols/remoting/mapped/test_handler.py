@@ -12,6 +12,7 @@ from popgate.errors import BrokerUnavailable
 from popgate.model import TopicConfig
 from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
+from popgate.wire.bodies.heartbeats import ACTIVELY
 from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -265,6 +266,15 @@ async def test_who_has_yet_to_say_who_it_is_asks_again(stage: Stage, member: Mem
     assert await done(stage) == 1
     await again.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
     assert await done(stage) == 0
+
+
+async def test_who_pulls_by_itself_commits_without_an_answer(stage: Stage, door: Door) -> None:
+    """As RocketMQ's lite pull consumer does; its group may be mapped by its name."""
+    puller = await door.member(proven=False, consume_type=ACTIVELY)
+    await send(stage, b"one", b"two")
+    fields = {**puller._queue(0, TOPIC), "commitOffset": 1}
+    await puller.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+    assert await done(stage) == 1
 
 
 async def test_a_gateway_that_does_not_know_yet_asks(stage: Stage, door: Door) -> None:
