@@ -91,7 +91,7 @@ class OffsetHandler:
         queue = await self._places.queue_in(request)
         context, mapped = request.context, self._mapped
         key = QueueKey(group, *queue)
-        member = mapped.members(request.peer, group)
+        member = mapped.tells_as_member(request.peer, group)
         with mapped.resets.writing(group, key.topic) if member else contextlib.nullcontext():
             if member and not mapped.resets.accepts(request.peer, key):
                 if mapped.resets.target(request.peer, key) == offset:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 
 import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.model import TopicConfig
+from popgate.model import Queue, TopicConfig
 from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
 from popgate.wire.bodies.heartbeats import ACTIVELY
@@ -318,6 +319,49 @@ async def test_what_was_said_before_a_good_bye_counts(stage: Stage, member: Memb
     waiting = await other.start(await other.query())
     await stage.until(waiting.done)
     assert bodies(records(waiting.result())) == [b"two"]
+
+
+@pytest.mark.parametrize("behind_it", [False, True])
+async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
+    stage: Stage, door: Door, monkeypatch: pytest.MonkeyPatch, behind_it: bool
+) -> None:
+    """Else the members that stay get again what was finished."""
+    member = await door.member(proven=False)
+    await send(stage, b"one", b"two")
+    await member.pull(0, wait=False)
+    fields = {**member._queue(0, TOPIC), "commitOffset": 1}
+    told = asyncio.Event()
+    queues = stage.processor.metadata.queues
+
+    async def patient_queues(context: Context, topic: str) -> Sequence[Queue]:
+        await told.wait()
+        return await queues(context, topic)
+
+    monkeypatch.setattr(stage.processor.metadata, "queues", patient_queues)
+    if behind_it:
+        await member.leave()
+    saying = asyncio.ensure_future(member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True))
+    await asyncio.sleep(0)
+    if not behind_it:
+        await member.leave()
+    member.peer.close()
+    told.set()
+    await saying
+    assert await done(stage) == 1
+
+
+async def test_a_position_told_behind_a_good_bye_is_none_of_a_mapped_group(
+    stage: Stage, member: Member
+) -> None:
+    """It was told this position when it began, and commits numbers since."""
+    await send(stage, b"one", b"two")
+    _, second = await member.take()
+    await member.update(second.offset)
+    fields = {**member._queue(0, TOPIC), "commitOffset": 0}
+    await member.leave()
+    await member.door.until_mapped(False)
+    await member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+    assert await done(stage) == 1
 
 
 async def test_an_answer_that_is_never_written_is_taken_back(stage: Stage, member: Member) -> None:
