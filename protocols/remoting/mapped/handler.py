@@ -100,7 +100,7 @@ class Mapped(PullDecision):
         }
 
     def left(self, peer: Peer, group: str) -> None:
-        """A client of this connection announced that it left the group; its last commits may follow."""
+        """A client of this connection left the group, with it or before; its last commits may follow."""
         self.leaves(peer, group)
         connection = self._connections.get(peer)
         if connection is not None and not self.members(peer, group):

@@ -321,9 +321,9 @@ async def test_what_was_said_before_a_good_bye_counts(stage: Stage, member: Memb
     assert bodies(records(waiting.result())) == [b"two"]
 
 
-@pytest.mark.parametrize("behind_it", [False, True])
+@pytest.mark.parametrize("end", ["good-bye behind it", "good-bye before it", "lost connection"])
 async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
-    stage: Stage, door: Door, monkeypatch: pytest.MonkeyPatch, behind_it: bool
+    stage: Stage, door: Door, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Else the members that stay get again what was finished."""
     member = await door.member(proven=False)
@@ -338,11 +338,11 @@ async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
         return await queues(context, topic)
 
     monkeypatch.setattr(stage.processor.metadata, "queues", patient_queues)
-    if behind_it:
+    if end == "good-bye before it":
         await member.leave()
     saying = asyncio.ensure_future(member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True))
     await asyncio.sleep(0)
-    if not behind_it:
+    if end == "good-bye behind it":
         await member.leave()
     member.peer.close()
     told.set()

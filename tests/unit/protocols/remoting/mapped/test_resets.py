@@ -392,13 +392,19 @@ class TestPulled:
         await puller.update(2)
         assert await done(stage) == 2
 
-    async def test_what_a_client_tells_when_it_stops_is_of_before_it(
-        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("end", ["it stops", "it stops, of 4.9.4", "it reconnects twice"])
+    async def test_what_waits_while_its_client_goes_is_of_before_it(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch, end: str
     ) -> None:
-        """It rests, and has not gone to the new position; the gateway asks its broker for the route first."""
+        """It rests, or does not know of the reset; the gateway asks its broker for the route first."""
         await reset(stage, StartFrom.FIRST)
+        if end == "it reconnects twice":
+            reader.peer.close()
+            reader = await reader.door.member(proven=False)
         stage.clock.advance(2)  # nothing of the route is known any more
         fields = {**reader._queue(0, TOPIC), "commitOffset": 3}
+        if end == "it stops, of 4.9.4":
+            del fields["bname"]
         answered = asyncio.Event()
         queues = stage.processor.metadata.queues
 
@@ -412,10 +418,12 @@ class TestPulled:
                 reader.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
             )
             await asyncio.sleep(0)
-        await reader.leave()
+        if end != "it reconnects twice":
+            await reader.leave()
         reader.peer.close()
-        other = await reader.door.member(2, proven=False)
-        assert await other.query() == 0
+        if end != "it reconnects twice":
+            other = await reader.door.member(2, proven=False)
+            assert await other.query() == 0
         answered.set()
         await saying
         assert await done(stage) == 0
