@@ -48,7 +48,8 @@ class BrokerHost(AsksGateways):
             )
         self._broker = broker
         self._clock = clock
-        self._guests: set[Guest] = set()
+        self._guests: dict[Guest, None] = {}
+        """In the order in which they came."""
         self._host_context: HostContext | None = None
         self._server: asyncio.Server | None = None
         self._socket: UnixSocket | None = None
@@ -151,13 +152,22 @@ class BrokerHost(AsksGateways):
 
     def _make(self) -> asyncio.BaseProtocol:
         assert self._host_context is not None  # noqa: S101
-        guest = Guest(self._host_context, self._guests.discard)
+        guest = Guest(self._host_context, self._left)
         if len(self._guests) >= self._settings.max_guests:
-            _log.warning("%d gateways share this broker already, another one is refused", len(self._guests))
-            guest.channel.close("there are too many guests")
-            return guest.channel
-        self._guests.add(guest)
+            silent = next((other for other in self._guests if not other.proved), None)
+            if silent is None:
+                _log.warning(
+                    "%d gateways share this broker already, another one is refused", len(self._guests)
+                )
+                guest.channel.close("there are too many guests")
+                return guest.channel
+            # Else whoever can connect keeps gateways out.
+            silent.channel.close("it did not say who it is, and another one came")
+        self._guests[guest] = None
         return guest.channel
+
+    def _left(self, guest: Guest) -> None:
+        self._guests.pop(guest, None)
 
     def _check(self, check: TransactionCheck) -> bool | Awaitable[bool]:
         """Whether somebody was asked: here, or at a guest, another one first each time."""

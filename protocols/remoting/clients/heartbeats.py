@@ -66,7 +66,7 @@ class Heartbeats:
     """Registers and unregisters clients.
 
     `checks`: sends a producer the check of a half message. `left` is called with the consumer group that a
-    client of a connection has left.
+    client of a connection has left, also when that ended.
     """
 
     def __init__(
@@ -225,7 +225,9 @@ class Heartbeats:
         connection.gone = True
         for member in connection.members.values():
             self._clients.lost(member.handle)
-        connection.members.clear()
+        left, connection.members = connection.members, {}
+        for group in {member.handle.group for member in left.values()} - {""}:
+            self._left(peer, group)
 
     def _take(
         self, connection: Memberships, handle: RemotingClient, size: int, wrong: list[GatewayError]

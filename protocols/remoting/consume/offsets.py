@@ -83,15 +83,19 @@ class OffsetHandler:
         """
         group = text(request.fields, "consumerGroup")
         offset = long_number(request.fields, "commitOffset")
+        topic, queue_id = text(request.fields, "topic"), number(request.fields, "queueId")
+        broker = request.fields.get("bname", "")
+        context, mapped = request.context, self._mapped
         if is_virtual(offset):
-            topic, queue_id = text(request.fields, "topic"), number(request.fields, "queueId")
-            broker = request.fields.get("bname", "")
-            await self._mapped.commit_number(request, group, topic, queue_id, offset, broker=broker)
+            await mapped.commit_number(request, group, topic, queue_id, offset, broker=broker)
+            return request.answer()
+        # Before the first await: its client may be gone then, and what is known of it.
+        old = mapped.resets.is_of_before(request.peer, QueueKey(group, topic, broker, queue_id), offset)
+        if old and mapped.tells_as_member(request.peer, group):
             return request.answer()
         queue = await self._places.queue_in(request)
-        context, mapped = request.context, self._mapped
         key = QueueKey(group, *queue)
-        member = mapped.members(request.peer, group)
+        member = mapped.tells_as_member(request.peer, group)
         with mapped.resets.writing(group, key.topic) if member else contextlib.nullcontext():
             if member and not mapped.resets.accepts(request.peer, key):
                 if mapped.resets.target(request.peer, key) == offset:

@@ -125,7 +125,10 @@ class PopHandler:
         return request.answer() if error is None else _refused(request, error)
 
     async def ack_batch(self, request: Request) -> Command:
-        """Finish many; like a broker, it silently ignores those that cannot be finished."""
+        """Finish many; like a broker, it silently ignores those that can never be finished.
+
+        Raises what kept the broker from finishing others now: then the client sends the batch again.
+        """
         if len(request.command.body) > LARGEST_BATCH:
             raise BadRequest(f"a batch of acknowledgements has at most {LARGEST_BATCH} bytes")
         try:
@@ -138,10 +141,13 @@ class PopHandler:
         failed: GatewayError | None = None
         for (topic, group), handles in _by_reader(broker, acks).items():
             for at in range(0, len(handles), most):
+                part = handles[at : at + most]
                 try:
-                    await self._processor.ack(request.context, topic, group, handles[at : at + most])
+                    results = await self._processor.ack(request.context, topic, group, part)
                 except GatewayError as error:
                     failed = failed or error
+                else:
+                    failed = failed or next((error for error in results if error and error.retryable), None)
         if failed is not None:
             raise failed
         return request.answer()

@@ -210,7 +210,7 @@ class PullHandler:
         now, mapped = self._clock.monotonic(), self._mapped
         if now < self._commits.get(key, 0.0):
             return
-        member = mapped.members(request.peer, key.group)
+        member = mapped.tells_as_member(request.peer, key.group)
         with mapped.resets.writing(key.group, key.topic) if member else contextlib.nullcontext():
             if member and not mapped.resets.accepts(request.peer, key):
                 return

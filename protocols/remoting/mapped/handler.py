@@ -100,7 +100,8 @@ class Mapped(PullDecision):
         }
 
     def left(self, peer: Peer, group: str) -> None:
-        """A client of this connection announced that it left the group; its last commits may follow."""
+        """A client of this connection left the group, with it or before; its last commits may follow."""
+        self.leaves(peer, group)
         connection = self._connections.get(peer)
         if connection is not None and not self.members(peer, group):
             self._call_back(connection, group)
@@ -286,7 +287,8 @@ class Mapped(PullDecision):
             # Clients say it every 5 s, and wait for no answer: one that has yet to say who it is may be a
             # member. Tools wait.
             early = request.command.is_oneway and self._groups.may_map(group)
-            return None if early and not self.members(peer, group) else offset
+            known = not early or self.tells_as_member(peer, group) or self.pulls_by_itself(peer, group)
+            return offset if known else None
         if connection is not None:
             await connection.retries.commit(connection.context, key, offset)
         return None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
+from popgate.clock import Timer
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Reading
@@ -18,6 +21,9 @@ from protocols.remoting.mapped.resets import Resets
 from protocols.remoting.mapped.seeks import Seeks
 from protocols.remoting.mapped.start_position import Beginnings
 from protocols.remoting.requests import DoorContext, Peer, Request
+
+LEAVING_S: Final = 10.0
+"""Behind a good-bye: for so long a position that was told before it may wait for a broker."""
 
 Members = Callable[[Peer, str], bool]
 """Whether a client of this connection is a clustering push consumer of the group, as its heartbeat said."""
@@ -47,6 +53,8 @@ class PullDecision:
         self.proofs = Proofs(self._groups, door_context.clock)
         self.seeks = Seeks(door_context.clock)
         self.resets = Resets(door_context.clock)
+        self._leaving: dict[tuple[Peer, str], Timer] = {}
+        """Connections and groups on true pull that a client of it has just left."""
         self.on_reset_elsewhere: Callable[[Context, Peer, QueueKey, int], None] = _nobody_tells
         """Who tells a member where it is to go on."""
 
@@ -57,6 +65,27 @@ class PullDecision:
     def maps(self, peer: Peer, group: str) -> bool:
         """Whether pulls of this group by this connection are mapped."""
         return self._groups.is_mapped(group) and self.members(peer, group)
+
+    def leaves(self, peer: Peer, group: str) -> None:
+        """A client left a group: see `tells_as_member`. Of a mapped group members tell no positions."""
+        if self._groups.is_mapped(group):
+            return
+        before = self._leaving.get((peer, group))
+        if before is not None:
+            before.cancel()
+        self._leaving[peer, group] = self._clock.call_later(LEAVING_S, partial(self._has_left, peer, group))
+
+    def _has_left(self, peer: Peer, group: str) -> None:
+        del self._leaving[peer, group]
+
+    def tells_as_member(self, peer: Peer, group: str) -> bool:
+        """Whether a position that comes by this connection is a member's, maybe the last that it tells."""
+        return self.members(peer, group) or (peer, group) in self._leaving
+
+    def pulls_by_itself(self, peer: Peer, group: str) -> bool:
+        """Whether a client has said that it is in the group, and is none whose pulls may be mapped."""
+        client = self._processor.clients.get(consumer_key(peer.client_id, group))
+        return client is not None and client.reading is not Reading.UNKNOWN
 
     def serves(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
         """Whether this pull is mapped; it may be the one that proves that its group can be."""
@@ -98,7 +127,7 @@ class PullDecision:
         then, and it learns of the reset when it commits next.
         """
         peer, context = request.peer, request.context
-        if not self.members(peer, key.group):
+        if not self.tells_as_member(peer, key.group):
             waits = not request.command.is_oneway and request.command.code != RequestCode.PULL_MESSAGE
             if waits or peer.client_id or self.resets.is_stranger(peer):
                 await self._processor.offsets.commit(context, *key, offset)

@@ -141,6 +141,23 @@ class Resets:
             return False
         return not self._told or self._entry(peer, key) is None
 
+    def is_of_before(self, peer: Peer, key: QueueKey, offset: int) -> bool:
+        """Whether a member commits an offset on a queue that it was sent away from, and has not left yet.
+
+        An empty broker is any.
+        """
+        known = self._peers.get(peer) if self._told else None
+        if known is None:
+            return False
+        if key.broker:
+            entry = known.told.get(key)
+            return entry is not None and entry.offset != offset
+        return any(
+            entry.offset != offset
+            for place, entry in known.told.items()
+            if (place.group, place.topic, place.queue_id) == (key.group, key.topic, key.queue_id)
+        )
+
     def arrived(self, peer: Peer, key: QueueKey) -> None:
         """The member asks for its position, or continues where it was sent."""
         known = self._peers.get(peer)

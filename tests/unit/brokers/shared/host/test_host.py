@@ -110,6 +110,24 @@ async def test_more_guests_than_there_may_be_are_refused(place, soon) -> None:
     await place.visit()
 
 
+async def test_who_says_nothing_keeps_no_gateway_out(place, soon) -> None:
+    """Whoever reaches the port could, for as long as a gateway may take to say who it is."""
+    host = await place.open(max_guests=2)
+    first = await asyncio.open_unix_connection(path_of(place))
+    second = await asyncio.open_unix_connection(path_of(place))
+    await soon(lambda: len(host._guests) == 2)
+    guest = await place.visit()
+    assert await guest.topics_of("g") == ["g"]
+    assert await first[0].read() == b"", "the one that has been silent for longest makes room"
+    other = await place.visit()
+    assert await second[0].read() == b""
+    with pytest.raises(BrokerUnavailable, match="no broker is shared"):
+        await place.visit()
+    assert await guest.topics_of("g") == await other.topics_of("g") == ["g"]
+    for _, writer in (first, second):
+        writer.close()
+
+
 async def test_a_draining_host_takes_no_new_guests_and_serves_the_old(place) -> None:
     host = await place.open()
     guest = await place.visit()

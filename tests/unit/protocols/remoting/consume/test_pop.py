@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
 
 from popgate.context import Context
+from popgate.errors import BrokerUnavailable, GatewayError, ReceiptExpired
 from popgate.ids.message_id import make_message_id
 from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, Receipt, parse_receipt
 from popgate.model import Message, StoredMessage
@@ -177,6 +178,41 @@ async def test_a_batch_acknowledges_what_it_can(stage: Stage, room: PopHandler) 
     await stage.pass_s(61)
     (got,) = await left(stage, caller)
     assert got.record.body == found[3].record.body
+
+
+async def test_a_batch_says_that_the_broker_was_away_for_some(
+    stage: Stage, room: PopHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a handle beside them is worth nothing: its client would never acknowledge the others again."""
+    await filled(stage, 3)
+    caller = Caller(room)
+    found = await left(stage, caller)
+    first = parse_receipt(found[0].handle)
+    offsets = tuple(parse_receipt(got.handle).offset for got in found)
+    ack = BatchAck(
+        "readers",
+        "orders",
+        first.topic_type,
+        first.start_offset,
+        first.queue_id,
+        first.revive_queue,
+        first.pop_ms,
+        first.invisible_ms,
+        offsets,
+    )
+    body = encode_batch_acks(stage.broker.name, [ack])
+
+    async def trouble(
+        _context: Context, _topic: str, _group: str, receipts: Sequence[str]
+    ) -> list[GatewayError | None]:
+        return [ReceiptExpired(receipts[0]), None, BrokerUnavailable("the broker is away")]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.broker, "ack", trouble)
+        answer = await caller.ask(BATCH, body=body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "the broker is away" in answer.remark
+    await caller.ok(BATCH, body=body)
 
 
 async def test_a_batch_has_a_bound(room: PopHandler, monkeypatch: pytest.MonkeyPatch) -> None:

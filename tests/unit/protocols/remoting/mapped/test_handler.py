@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 
 import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.model import TopicConfig
+from popgate.model import Queue, TopicConfig
 from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
+from popgate.wire.bodies.heartbeats import ACTIVELY
 from popgate.wire.bodies.small_bodies import MessageQueue, QueueLocks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -267,6 +269,15 @@ async def test_who_has_yet_to_say_who_it_is_asks_again(stage: Stage, member: Mem
     assert await done(stage) == 0
 
 
+async def test_who_pulls_by_itself_commits_without_an_answer(stage: Stage, door: Door) -> None:
+    """As RocketMQ's lite pull consumer does; its group may be mapped by its name."""
+    puller = await door.member(proven=False, consume_type=ACTIVELY)
+    await send(stage, b"one", b"two")
+    fields = {**puller._queue(0, TOPIC), "commitOffset": 1}
+    await puller.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+    assert await done(stage) == 1
+
+
 async def test_a_gateway_that_does_not_know_yet_asks(stage: Stage, door: Door) -> None:
     member = await door.member(proven=False)
     await send(stage, b"one")
@@ -308,6 +319,49 @@ async def test_what_was_said_before_a_good_bye_counts(stage: Stage, member: Memb
     waiting = await other.start(await other.query())
     await stage.until(waiting.done)
     assert bodies(records(waiting.result())) == [b"two"]
+
+
+@pytest.mark.parametrize("end", ["good-bye behind it", "good-bye before it", "lost connection"])
+async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
+    stage: Stage, door: Door, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Else the members that stay get again what was finished."""
+    member = await door.member(proven=False)
+    await send(stage, b"one", b"two")
+    await member.pull(0, wait=False)
+    fields = {**member._queue(0, TOPIC), "commitOffset": 1}
+    told = asyncio.Event()
+    queues = stage.processor.metadata.queues
+
+    async def patient_queues(context: Context, topic: str) -> Sequence[Queue]:
+        await told.wait()
+        return await queues(context, topic)
+
+    monkeypatch.setattr(stage.processor.metadata, "queues", patient_queues)
+    if end == "good-bye before it":
+        await member.leave()
+    saying = asyncio.ensure_future(member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True))
+    await asyncio.sleep(0)
+    if end == "good-bye behind it":
+        await member.leave()
+    member.peer.close()
+    told.set()
+    await saying
+    assert await done(stage) == 1
+
+
+async def test_a_position_told_behind_a_good_bye_is_none_of_a_mapped_group(
+    stage: Stage, member: Member
+) -> None:
+    """It was told this position when it began, and commits numbers since."""
+    await send(stage, b"one", b"two")
+    _, second = await member.take()
+    await member.update(second.offset)
+    fields = {**member._queue(0, TOPIC), "commitOffset": 0}
+    await member.leave()
+    await member.door.until_mapped(False)
+    await member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+    assert await done(stage) == 1
 
 
 async def test_an_answer_that_is_never_written_is_taken_back(stage: Stage, member: Member) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.model import QueueOffsets, StartFrom
+from popgate.model import Queue, QueueOffsets, StartFrom
 from popgate.wire.bodies.consumer_info import decode_offsets
 from popgate.wire.bodies.heartbeats import ACTIVELY
 from popgate.wire.bodies.small_bodies import MessageQueue
@@ -390,6 +391,42 @@ class TestPulled:
         await reset(stage, StartFrom.FIRST)
         await puller.update(2)
         assert await done(stage) == 2
+
+    @pytest.mark.parametrize("end", ["it stops", "it stops, of 4.9.4", "it reconnects twice"])
+    async def test_what_waits_while_its_client_goes_is_of_before_it(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch, end: str
+    ) -> None:
+        """It rests, or does not know of the reset; the gateway asks its broker for the route first."""
+        await reset(stage, StartFrom.FIRST)
+        if end == "it reconnects twice":
+            reader.peer.close()
+            reader = await reader.door.member(proven=False)
+        stage.clock.advance(2)  # nothing of the route is known any more
+        fields = {**reader._queue(0, TOPIC), "commitOffset": 3}
+        if end == "it stops, of 4.9.4":
+            del fields["bname"]
+        answered = asyncio.Event()
+        queues = stage.processor.metadata.queues
+
+        async def patient_queues(context: Context, topic: str) -> Sequence[Queue]:
+            await answered.wait()
+            return await queues(context, topic)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stage.processor.metadata, "queues", patient_queues)
+            saying = asyncio.ensure_future(
+                reader.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+            )
+            await asyncio.sleep(0)
+        if end != "it reconnects twice":
+            await reader.leave()
+        reader.peer.close()
+        if end != "it reconnects twice":
+            other = await reader.door.member(2, proven=False)
+            assert await other.query() == 0
+        answered.set()
+        await saying
+        assert await done(stage) == 0
 
     async def test_another_connection_knows_nothing_of_it(self, stage: Stage, reader: Member) -> None:
         await reset(stage, StartFrom.FIRST)
