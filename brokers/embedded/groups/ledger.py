@@ -158,6 +158,10 @@ class Ledger(ABC):
         held = sum(entry.held and entry.due_ms > now_ms for entry in self.entries.values())
         return held, sum(offset < self.frontier for offset in self.entries) - held
 
+    def was_spent(self, offset: int, pop_ms: int) -> bool:
+        """Whether this delivery was the last one of a message that is a dead letter now."""
+        return self.parts.dead_letters.was_spent(self._key(offset), pop_ms)
+
     # -- steps of one message -------------------------------------------------------------------
 
     def finish(self, offset: int, now_ms: int) -> None:
@@ -301,6 +305,8 @@ class Ledger(ABC):
         topic = self.queue.topic
         if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
             self.parts.dead_letters.add(self.group, topic, record, spent=spent)
+            if spent:
+                self.parts.dead_letters.remember_spent(self._key(offset), self.entries[offset].pop_ms)
             self.share.dead_lettered += 1
             self.parts.tallies.dead_lettered += 1
 
