@@ -91,9 +91,9 @@ class Cursor:
         """Restore from the store; a wall clock that was set back meanwhile blocks nothing."""
         self.entries = {offset: not_later(entry, now_ms) for offset, entry in entries.items()}
 
-    def was_spent(self, offset: int, pop_ms: int) -> bool:
-        """Whether this delivery was the last one of a message that is a dead letter now."""
-        return self.parts.dead_letters.was_spent(self._key(offset), pop_ms)
+    def was_moved(self, offset: int, pop_ms: int) -> bool:
+        """Whether this delivery was the last one of a message that lies in another topic now."""
+        return self.parts.dead_letters.was_moved(self._key(offset), pop_ms)
 
     # -- taking ---------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Cursor:
         dead_letters = self.parts.dead_letters
         dead_letters.add(self.group, self.lite.topic, record, spent=spent)
         if spent:
-            dead_letters.remember_spent(self._key(offset), self.entries[offset].pop_ms)
+            dead_letters.remember_moved(self._key(offset), self.entries[offset].pop_ms)
         self.parts.tallies.dead_lettered += 1
 
     def _key(self, offset: int) -> bytes:

@@ -77,7 +77,7 @@ async def test_the_same_of_a_lite_topic(broker: EmbeddedBroker, clock: MovableCl
 async def test_only_the_newest_dead_letters_are_remembered_for_that(
     broker: EmbeddedBroker, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "MOST_SPENT", 2)
+    monkeypatch.setattr(dead_letters, "MOST_MOVED", 2)
     await broker.create_topic(TopicConfig("T", read_queues=1, write_queues=1))
     await broker.create_group(GroupConfig("G", max_attempts=1))
     await broker.send(ME, [Message("T", b"%d" % number) for number in range(3)])
@@ -85,3 +85,20 @@ async def test_only_the_newest_dead_letters_are_remembered_for_that(
     await clock.run(HELD_S, turns)
     answers = await broker.ack(ME, "T", "G", [message.receipt for message in held])
     assert [type(answer) for answer in answers] == [type(None), ReceiptExpired, ReceiptExpired]
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_what_was_moved_to_classic_consumers_is_acknowledged_by_them_only(
+    broker: EmbeddedBroker, clock: MovableClock, held: bool
+) -> None:
+    await broker.create_topic(TopicConfig("T", read_queues=1, write_queues=1))
+    await broker.create_group(GroupConfig("G"))
+    await broker.send(ME, [Message("T", b"moved"), Message("T", b"finished")])
+    moved, finished = await broker.pop(ME, Pop("T", "G", EVERYTHING, HELD_S * 1_000))
+    assert await broker.ack(ME, "T", "G", [finished.receipt]) == [None]
+    if not held:
+        await clock.run(HELD_S, turns)
+    assert (await broker.reclaim(ME, "G", "T", held=held)).moved == 1
+    refused, again = await broker.ack(ME, "T", "G", [moved.receipt, finished.receipt])
+    assert isinstance(refused, ReceiptExpired)
+    assert again is None
