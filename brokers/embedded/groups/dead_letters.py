@@ -5,6 +5,7 @@ Source: protocol facts 3.10 and 7.8 (a local broker may fill in DLQ_ORIGIN_*).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import lru_cache, partial
 
 from brokers.dead_letters import DeadLetterHandler
@@ -39,6 +40,8 @@ _ORIGIN_ID = DLQ_ORIGIN_MESSAGE_ID.encode()
 _RETRY_TOPIC = RETRY_TOPIC.encode()
 _WAIT = WAIT.encode()
 _ORIGIN_PLACE = ORIGIN_MESSAGE_ID.encode()
+MOST_MOVED = 8_192
+"""Last deliveries that are remembered: late acknowledgements come soon after the message was moved."""
 
 
 class DeadLetters:
@@ -51,6 +54,22 @@ class DeadLetters:
         self._log = log
         self._catalogue = catalogue
         self._clock = clock
+        self._moved: OrderedDict[bytes, int] = OrderedDict()
+
+    def remember_moved(self, message: bytes, pop_ms: int) -> None:
+        """`pop_ms` was the last delivery of a message, whose key says for which group: it lies elsewhere now.
+
+        Nothing else is left of it, and whoever acknowledges it late must not be told that it was done. The
+        newest ones only, and not over a restart.
+        """
+        self._moved[message] = pop_ms
+        self._moved.move_to_end(message)
+        if len(self._moved) > MOST_MOVED:
+            self._moved.popitem(last=False)
+
+    def was_moved(self, message: bytes, pop_ms: int) -> bool:
+        """Whether the message of this delivery was moved to another topic, as far as is remembered."""
+        return self._moved.get(message) == pop_ms
 
     def add(self, group: Group, topic: Topic, record: bytes, *, spent: bool = False) -> None:
         """Copy a record of `topic` to the dead-letter topic of `group`, which is created on demand.

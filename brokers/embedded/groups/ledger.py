@@ -158,6 +158,10 @@ class Ledger(ABC):
         held = sum(entry.held and entry.due_ms > now_ms for entry in self.entries.values())
         return held, sum(offset < self.frontier for offset in self.entries) - held
 
+    def was_moved(self, offset: int, pop_ms: int) -> bool:
+        """Whether this delivery was the last one of a message that lies in another topic now."""
+        return self.parts.dead_letters.was_moved(self._key(offset), pop_ms)
+
     # -- steps of one message -------------------------------------------------------------------
 
     def finish(self, offset: int, now_ms: int) -> None:
@@ -211,6 +215,10 @@ class Ledger(ABC):
             return self.bury(offset, now_ms, spent=True)
         self._make_ready(offset, now_ms)
         return 1
+
+    def remember_moved(self, offset: int) -> None:
+        """An unfinished message was copied to another topic: who acknowledges it here is late."""
+        self.parts.dead_letters.remember_moved(self._key(offset), self.entries[offset].pop_ms)
 
     def raise_floor(self, now_ms: int) -> None:
         """Retention removed the messages below the queue's minimum: drop their entries."""
@@ -301,6 +309,8 @@ class Ledger(ABC):
         topic = self.queue.topic
         if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
             self.parts.dead_letters.add(self.group, topic, record, spent=spent)
+            if spent:
+                self.remember_moved(offset)
             self.share.dead_lettered += 1
             self.parts.tallies.dead_lettered += 1
 

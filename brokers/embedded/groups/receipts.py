@@ -12,6 +12,7 @@ from popgate.ids.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_rec
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FINISHED = "the message is finished already"
+MOVED = "its message was moved to another topic since"
 
 
 def find_delivery(
@@ -83,6 +84,8 @@ def _find_carefully(
     offset = receipt.offset
     entry = ledger.entries.get(offset)
     if entry is None and offset < ledger.frontier:
+        if ledger.was_moved(offset, receipt.pop_ms):
+            raise ReceiptExpired(handle, MOVED)
         return None
     if entry is None or entry.pop_ms == 0:
         raise IllegalReceipt(handle, "the message was not delivered to this group")

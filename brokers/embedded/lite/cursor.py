@@ -91,6 +91,10 @@ class Cursor:
         """Restore from the store; a wall clock that was set back meanwhile blocks nothing."""
         self.entries = {offset: not_later(entry, now_ms) for offset, entry in entries.items()}
 
+    def was_moved(self, offset: int, pop_ms: int) -> bool:
+        """Whether this delivery was the last one of a message that lies in another topic now."""
+        return self.parts.dead_letters.was_moved(self._key(offset), pop_ms)
+
     # -- taking ---------------------------------------------------------------------------------
 
     def take(self, want: PopAttempt, broker: str) -> list[int]:
@@ -127,7 +131,7 @@ class Cursor:
             want.looks -= cost_of(read[0] if read is not None else None)
             want.changed = True
             if read is not None:
-                self._copy_to_dead_letters(read[0], spent=True)
+                self._copy_to_dead_letters(offset, read[0], spent=True)
             self.frontier = max(self.frontier, offset + 1)
             self.finish(offset)
             return True
@@ -199,7 +203,7 @@ class Cursor:
         """Move a message to the dead letters; the looks that it cost. `spent`: its attempts are used up."""
         [read] = self.parts.lites.read(self.lite, [offset])
         if read is not None:
-            self._copy_to_dead_letters(read[0], spent=spent)
+            self._copy_to_dead_letters(offset, read[0], spent=spent)
         self.finish(offset)
         return cost_of(read[0] if read is not None else None)
 
@@ -245,9 +249,16 @@ class Cursor:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _copy_to_dead_letters(self, record: bytes, *, spent: bool) -> None:
-        self.parts.dead_letters.add(self.group, self.lite.topic, record, spent=spent)
+    def _copy_to_dead_letters(self, offset: int, record: bytes, *, spent: bool) -> None:
+        dead_letters = self.parts.dead_letters
+        dead_letters.add(self.group, self.lite.topic, record, spent=spent)
+        if spent:
+            dead_letters.remember_moved(self._key(offset), self.entries[offset].pop_ms)
         self.parts.tallies.dead_lettered += 1
+
+    def _key(self, offset: int) -> bytes:
+        """Names the message and the group."""
+        return place_key(self.group.id, self.lite.topic.id, self.lite.id) + offset.to_bytes(8, "big")
 
     def _is_held(self, offset: int, now_ms: int) -> bool:
         entry = self.entries[offset]

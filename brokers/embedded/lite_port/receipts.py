@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.groups.receipts import expired
+from brokers.embedded.groups.receipts import MOVED, expired
 from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
 from brokers.embedded.lite.engine import LiteEngine
 from popgate.errors import IllegalReceipt, ReceiptExpired
@@ -19,6 +19,8 @@ def find_delivery(
     entry = place.entries.get(offset)
     if entry is None:
         if offset < place.frontier:
+            if place.was_moved(offset, receipt.pop_ms):
+                raise ReceiptExpired(handle, MOVED)
             return None
         raise IllegalReceipt(handle, "the message was not delivered to this group")
     if entry.pop_ms != receipt.pop_ms:

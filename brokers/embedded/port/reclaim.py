@@ -62,6 +62,8 @@ class ReclaimFacet(Facet, ReclaimsRetries):
                 if record is not None and self._move(ledger, offset, entry, record, now_ms):
                     moved += 1
                     size += len(record)
+                    if entry is not None:
+                        ledger.remember_moved(offset)
                 if offset in ledger.entries:
                     ledger.finish(offset, now_ms)
                 if offset >= ledger.frontier:

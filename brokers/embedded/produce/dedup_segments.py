@@ -19,6 +19,7 @@ _HANDLE = struct.Struct(">IH")
 _PLACE = struct.Struct(">Q")
 OFFSET_BITS = 48
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_LONGEST_KEY = (1 << 16) - 1
 _TRANSACTION = b"t"
 _RECALL = b"r"
 
@@ -66,11 +67,19 @@ def result_of(segment: Segment, key: bytes, broker: str) -> Sent | None:
 
 
 def encode_segment(segment: Segment) -> bytes:
-    keys, handles = segment.places.keys(), segment.handles
+    """Without keys that are too long for the layout: whether such a message comes again nobody can tell.
+
+    Properties hold no id so long; but each byte that is no UTF-8 becomes a character of three bytes.
+    """
+    places, handles = segment.places, segment.handles
+    if max(map(len, places), default=0) > _LONGEST_KEY:
+        places = {key: place for key, place in places.items() if len(key) <= _LONGEST_KEY}
+        handles = {key: handle for key, handle in handles.items() if key in places}
+    keys = places.keys()
     count = len(keys)
     parts = [
         _HEAD.pack(segment.last_ms, segment.closed_ms, count, len(handles)),
-        struct.pack(f">{count}Q", *segment.places.values()),
+        struct.pack(f">{count}Q", *places.values()),
         struct.pack(f">{count}H", *map(len, keys)),
         *keys,
     ]

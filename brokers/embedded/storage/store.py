@@ -26,7 +26,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum, unique
 from functools import partial
 from itertools import repeat
@@ -93,6 +93,7 @@ class Store(ColumnFamilies):
         self._written: list[CommitGroup] = []
         self._covered: list[CommitGroup] = []
         self._syncing: asyncio.Future[None] | None = None
+        self._sync_call: Future[None] | None = None
         self._sync_timer: Timer | None = None
         self._unsynced_since: float | None = None
         self._failure: BrokerUnavailable | None = None
@@ -148,15 +149,17 @@ class Store(ColumnFamilies):
         closed = BrokerUnavailable(f"the store in {self.path} is closed")
         last = self._take_batch()
         groups = [*self._covered, *self._written, last[1]]
+        # The loop has not told yet how the sync under way ended, and another one does not make it good.
+        error = self._sync_call.exception() if self._syncing is not None and self._sync_call else None
         self._covered, self._written, self._syncing, self._unsynced_since = [], [], None, None
-        failure = self._failure or (closed if self._db is None else None)
+        failure = self._failure or (self._told(error) if error else closed if self._db is None else None)
         if self._db is not None and failure is None:
             try:
                 self._db.write(last[0])
                 last[1].written = True
                 self._db.flush_wal(True)
-            except Exception as error:
-                failure = self._told(error)
+            except Exception as why:
+                failure = self._told(why)
         for group in groups:
             if failure is None:
                 group.finish()
@@ -301,15 +304,16 @@ class Store(ColumnFamilies):
         if self.on_syncing is not None:
             self.on_syncing()
         self._syncing_since = perf_counter()
-        self._syncing = asyncio.get_running_loop().run_in_executor(self._sync_thread, db.flush_wal, True)
+        self._sync_call = self._sync_thread.submit(db.flush_wal, True)
+        self._syncing = asyncio.wrap_future(self._sync_call)
         self._syncing.add_done_callback(self._sync_ended)
 
     def _sync_ended(self, sync: asyncio.Future[None]) -> None:
+        error = asyncio.CancelledError() if sync.cancelled() else sync.exception()
         if sync is not self._syncing:
             return  # the store was closed meanwhile, and has answered
         self._syncing = None
         covered, self._covered = self._covered, []
-        error = asyncio.CancelledError() if sync.cancelled() else sync.exception()
         if error is not None:
             self._fail(error, *covered)
             return

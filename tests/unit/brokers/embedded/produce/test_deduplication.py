@@ -417,3 +417,16 @@ async def test_the_figures_tell_how_many_are_known_and_were_repeated(folder: Fol
     folder.clock.advance(10)
     await folder.send(broker, 1)
     assert broker.figures()["repeated_sends_total"] == 3, "a counter goes on after a write that failed"
+
+
+async def test_an_id_that_is_too_long_for_a_segment_costs_no_other_one(folder: Folder) -> None:
+    """An id of bytes that are no UTF-8 is three times as long as text, and a segment has no room for it."""
+    broker = await folder.open()
+    known = await folder.send(broker, 1)
+    odd = Message("T", b"odd", message_id="�" * 22_000, properties=b"UNIQ_KEY\x01" + b"\xff" * 22_000)
+    await broker.send(CONTEXT, [odd])
+    folder.clock.advance(WINDOW_MS / 8 / 1000)  # what was sent until now is a segment
+    await folder.send(broker, 2)
+    assert await folder.send(broker, 1) == known
+    broker = await folder.open()
+    assert await folder.send(broker, 1) == known

@@ -489,6 +489,38 @@ async def test_at_the_end_a_failed_sync_is_unknown_and_a_failed_write_not_done(m
             await answer
 
 
+async def test_at_the_end_a_sync_that_failed_is_not_made_good_by_the_next(make: Make) -> None:
+    """What one sync could not put on the disk the system may have dropped: another one does not tell."""
+    store = make(clock=MovableClock(), durability=Durability.SYNC)
+    db = store._db
+    release = threading.Event()
+
+    class FailsOnce:
+        syncs = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(db, name)
+
+        def flush_wal(self, sync: bool) -> None:
+            self.syncs += 1
+            if self.syncs == 1:
+                release.wait(60)
+                raise OSError("the disk is gone")
+
+    store._db = FailsOnce()  # type: ignore[assignment]
+    store.put(MESSAGES, b"a", b"1")
+    written = store.commit()
+    await asyncio.sleep(0)
+    store.put(MESSAGES, b"b", b"2")
+    behind = store.commit()
+    release.set()
+    store.close()
+    with pytest.raises(BrokerTimeout, match="the disk is gone"):
+        await written
+    with pytest.raises(BrokerUnavailable, match="the disk is gone"):
+        await behind
+
+
 # -- opening -----------------------------------------------------------------------------------
 
 
