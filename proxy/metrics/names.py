@@ -122,7 +122,7 @@ _GROUPS = (
         "popgate_messages_ack_refused_total",
         "counter",
         "Acknowledgements refused because the handle had expired or was unknown. The message is, or"
-        " already was, delivered again.",
+        " already was, delivered again, or it is a dead letter.",
         _BOTH,
     ),
     Spec("popgate_ack_duration_seconds", "histogram", "Duration of successful acknowledgements.", _BOTH),

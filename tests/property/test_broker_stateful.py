@@ -23,7 +23,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from popgate.errors import BrokerUnavailable, GatewayError, IllegalReceipt, IllegalTransactionId, NotFound
+from popgate.errors import (
+    BrokerUnavailable,
+    GatewayError,
+    IllegalReceipt,
+    IllegalTransactionId,
+    NotFound,
+    ReceiptExpired,
+)
 from popgate.model import EndTransaction, Resolution, StartFrom, StoredMessage
 
 LANES = ("", "A", "B")
@@ -65,6 +72,8 @@ class Share:
     held: bool = False
     over: bool = False
     returned: bool = False
+    moved: int = 0
+    """The delivery whose time was over when it became a dead letter."""
 
 
 @dataclass
@@ -84,6 +93,7 @@ class Group:
             if not share.over and share.held and share.due <= now:
                 share.held = False
                 if share.attempt >= self.max_attempts:
+                    share.moved = share.delivery
                     self.bury(share)
 
     def wants(self, sent: Sent) -> bool:
@@ -350,7 +360,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             group, handle, share, good = self.holder(data)
             (answer,) = port.ack(self.topic, group.name, [handle])
             share.over = share.over or good
-            assert answer is None if share.over else isinstance(answer, IllegalReceipt)
+            if share.over and share.moved == self.handles[group.kind, handle][1]:
+                assert answer is None or isinstance(answer, ReceiptExpired)  # none remembers all of them
+            else:
+                assert answer is None if share.over else isinstance(answer, IllegalReceipt)
             self.harvest()
 
         @precondition(lambda self: self.handles)

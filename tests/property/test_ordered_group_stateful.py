@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from popgate.errors import IllegalReceipt
+from popgate.errors import IllegalReceipt, ReceiptExpired
 
 LANES = ("A", "B", "")
 
@@ -34,6 +34,8 @@ class Known:
     held: bool = False
     over: bool = False
     returned: bool = False
+    moved: int = 0
+    """The delivery whose time was over when it became a dead letter; a broker that starts forgets it."""
     attempt_id: str = ""
 
 
@@ -63,6 +65,7 @@ class Model:
             if not m.over and m.held and m.due <= now:
                 m.held = False
                 if m.attempt >= self.max_attempts:
+                    m.moved = m.delivery
                     self.bury(m)
 
     def bury(self, m: Known) -> None:
@@ -160,7 +163,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             (answer,) = port.ack(*self.where, [handle])
             if good:
                 m.over = True
-            assert answer is None if m.over else isinstance(answer, IllegalReceipt)
+            if m.over and m.moved != self.handles[handle][1]:
+                assert answer is None
+            else:
+                assert isinstance(answer, ReceiptExpired if m.over else IllegalReceipt)
 
         @precondition(lambda self: self.handles)
         @rule(data=st.data(), ms=st.sampled_from([0, 100, 5_000, 50_000]))
@@ -231,6 +237,8 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         def restart(self, chance: int) -> None:
             if chance == 0:
                 port.restart()
+                for m in self.model.messages:
+                    m.moved = 0
 
         @invariant()
         def agrees(self) -> None:

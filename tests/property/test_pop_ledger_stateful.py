@@ -33,6 +33,8 @@ class Known:
     held: bool = False
     over: bool = False
     returned: bool = False
+    moved: int = 0
+    """The delivery whose time was over when it became a dead letter; a broker that starts forgets it."""
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Model:
             if not m.over and m.held and m.due <= now:
                 m.held = False
                 if m.attempt >= self.max_attempts:
+                    m.moved = m.delivery
                     self.bury(m)
 
 
@@ -117,7 +120,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             (answer,) = port.ack(*self.where, [handle])
             if good:
                 m.over = True
-            assert answer is None if m.over else isinstance(answer, IllegalReceipt)
+            if m.over and m.moved != self.handles[handle][1]:
+                assert answer is None
+            else:
+                assert isinstance(answer, ReceiptExpired if m.over else IllegalReceipt)
 
         @precondition(lambda self: self.handles)
         @rule(data=st.data(), ms=TIMES)
@@ -191,6 +197,8 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         def restart(self, chance: int) -> None:
             if chance == 0:
                 port.restart()
+                for m in self.model.messages:
+                    m.moved = 0
 
         @invariant()
         def agrees(self) -> None:

@@ -507,10 +507,10 @@ async def test_at_the_end_a_sync_that_failed_is_not_made_good_by_the_next(make: 
                 release.wait(60)
                 raise OSError("the disk is gone")
 
-    store._db = FailsOnce()  # type: ignore[assignment]
+    store._db = failing = FailsOnce()  # type: ignore[assignment]
     store.put(MESSAGES, b"a", b"1")
     written = store.commit()
-    await asyncio.sleep(0)
+    await until(lambda: failing.syncs)
     store.put(MESSAGES, b"b", b"2")
     behind = store.commit()
     release.set()

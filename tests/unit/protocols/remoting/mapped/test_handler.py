@@ -330,10 +330,11 @@ async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
     await send(stage, b"one", b"two")
     await member.pull(0, wait=False)
     fields = {**member._queue(0, TOPIC), "commitOffset": 1}
-    told = asyncio.Event()
+    asked, told = asyncio.Event(), asyncio.Event()
     queues = stage.processor.metadata.queues
 
     async def patient_queues(context: Context, topic: str) -> Sequence[Queue]:
+        asked.set()
         await told.wait()
         return await queues(context, topic)
 
@@ -341,7 +342,7 @@ async def test_a_position_told_with_a_good_bye_counts_on_true_pull(
     if end == "good-bye before it":
         await member.leave()
     saying = asyncio.ensure_future(member.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True))
-    await asyncio.sleep(0)
+    await asked.wait()
     if end == "good-bye behind it":
         await member.leave()
     member.peer.close()

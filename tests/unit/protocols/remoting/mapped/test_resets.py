@@ -19,6 +19,7 @@ from processors.limits import Limits
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.mapped.resets import OBEYS_S, STRANGER_S
 from protocols.remoting.members.members import RESTS_S
+from tests.support.waiting import until
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,
@@ -405,10 +406,11 @@ class TestPulled:
         fields = {**reader._queue(0, TOPIC), "commitOffset": 3}
         if end == "it stops, of 4.9.4":
             del fields["bname"]
-        answered = asyncio.Event()
+        asked, answered = asyncio.Event(), asyncio.Event()
         queues = stage.processor.metadata.queues
 
         async def patient_queues(context: Context, topic: str) -> Sequence[Queue]:
+            asked.set()
             await answered.wait()
             return await queues(context, topic)
 
@@ -417,7 +419,7 @@ class TestPulled:
             saying = asyncio.ensure_future(
                 reader.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
             )
-            await asyncio.sleep(0)
+            await until(lambda: asked.is_set() or saying.done())
         if end != "it reconnects twice":
             await reader.leave()
         reader.peer.close()
