@@ -193,6 +193,7 @@ class Client:
     """In the place of a QueueClient, and of its connection."""
 
     is_open = True
+    is_silent = False
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
