@@ -79,6 +79,9 @@ def _end(
                     except GatewayError as error:
                         first = first or error
                         failed.append(half)
+                        if client.connection.is_silent:
+                            # Its time is waited for once, and not by each of them. What has come counts.
+                            client.connection.close()
                     done += 1
     except SparkSourceError as error:
         if not isinstance(error.__cause__, GatewayError):

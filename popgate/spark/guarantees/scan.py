@@ -101,9 +101,16 @@ class Scan:
 
     def _ranges(self, client: QueueClient, topic: str) -> list[Range]:
         try:
-            queues = client.queues(topic)
+            unread, queues = _unread(client, topic), client.queues(topic)
         except TopicNotFound:
-            queues = []
+            unread, queues = set(), []
+        if unread:
+            raise ledger_error(
+                self._options,
+                f"{named(min(unread))} takes messages and cannot be read, by its permission or because its"
+                " topic has fewer read queues than write queues: start the query again when it can be, until"
+                f" then {_UNKNOWN}",
+            )
         gone = [each for each in self._known if each.topic == topic and each not in queues]
         if gone:
             raise ledger_error(
@@ -148,3 +155,13 @@ class Scan:
             "fetchOffset.retryIntervalMs": str(self._options.numbers["send.retryIntervalMs"]),
         }
         return replace(read_source_options(given, streaming=False), gateway=self._options.gateway)
+
+
+def _unread(client: QueueClient, topic: str) -> set[QueuePlace]:
+    """Queues to which rows may have gone, and that nobody can read. Raises as `QueueClient.route`."""
+    return {
+        QueuePlace(topic, each.broker, number)
+        for each in client.route(topic).queues
+        if each.writable
+        for number in range(each.read_queues if each.readable else 0, each.write_queues)
+    }

@@ -15,7 +15,7 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.offsets import StreamOffset, named, started
-from popgate.spark.options.source_options import SourceOptions
+from popgate.spark.options.source_options import SourceOptions, Where
 from popgate.spark.read.positions import ends_of, queues_of, starts_of
 from popgate.spark.read.read_plan import Range, Warn, check_ends, checked, planned, ranges_of
 from popgate.spark.read.recreated_queues import made_anew
@@ -35,6 +35,9 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
     def ask(client: QueueClient) -> Plan:
         queues = queues_of(client, options)
         begins, ends = starts_of(client, options, queues), ends_of(client, options, queues)
+        if options.start.where is Where.GROUP:
+            # No end by offset or by time explains that a group is behind all that is there.
+            check_ends(begins, client.maximums(queues))
         # An end by offset or by time may lie before the start: then there is nothing to read.
         ends = {queue: max(end, begins[queue]) for queue, end in ends.items()}
         return _plan(client, begins, ends, options, warn)

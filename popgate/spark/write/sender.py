@@ -9,7 +9,14 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Final, TypeVar
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
+from popgate.errors import (
+    BrokerTimeout,
+    BrokerUnavailable,
+    Fault,
+    GatewayError,
+    LocalWireError,
+    TopicNotFound,
+)
 from popgate.queue_client import HalfMessage, QueueClient, QueuePlace
 from popgate.spark.connections import PASSING, client_of
 from popgate.spark.errors import Code, SparkSourceError
@@ -24,6 +31,7 @@ from popgate.spark.write.queue_selector import (
     queue_of_group,
     writable_queues,
 )
+from popgate.wire.frames.remoting import LARGEST_FRAME
 from popgate.wire.messages.batches import size_in_batch
 
 _REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
@@ -260,6 +268,11 @@ class Sender:
             if error.fault not in PASSING:
                 raise self._lost(error, lot) from error
             lot.why = error
+        except LocalWireError as error:
+            body, _ = lot.messages()[0]
+            # The properties of one message are in the header, which takes less.
+            column = "body" if len(body) > LARGEST_FRAME // 2 else "properties"
+            raise illegal_row(lot.first, self._partition, column, f"is too large: {error}") from error
 
     def _known(self, client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
         """Raises GatewayError."""

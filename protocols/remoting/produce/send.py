@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
+from popgate.errors import BadRequest, BrokerTimeout, Fault, GatewayError, TopicNotFound, shown
 from popgate.messages.packed_messages import SentTogether
 from popgate.model import Message, Permission, Sent
 from popgate.naming import (
@@ -47,6 +47,8 @@ _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
 _SEVERAL: Final = 2
 """Messages of one send: a batch of one is rare."""
+_REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
+"""Their code, SYSTEM_BUSY, says that nothing was carried out."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{32}(?:[0-9a-fA-F]{24})?")
 """An offset message id, of a broker at an address of IPv4 or IPv6."""
 _PLACE_DIGITS: Final = 16
@@ -224,7 +226,7 @@ class SendHandler:
         )
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
-        """All, in order; in parts where they are more than one send may have. Raises the first fault."""
+        """All, in order; in parts where they are more than one send may have. Raises as `_all_stored`."""
         most = self._processor.limits.max_messages_per_send
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
@@ -235,7 +237,11 @@ class SendHandler:
                 if error.fault is Fault.BAD_REQUEST:
                     raise _final(error) from error
                 raise
-            stored += _all_stored(results)
+            except GatewayError as error:
+                if stored and error.fault in _REFUSALS:
+                    raise _partly_stored(len(stored), error) from error
+                raise
+            stored += _all_stored(results, len(stored))
         return stored
 
     async def _only_broker(self, request: Request, topic: str) -> str:
@@ -284,16 +290,23 @@ def _checked(topic: str) -> str:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
 
 
-def _all_stored(results: Sequence[Sent | GatewayError]) -> Sequence[Sent]:
-    """Raises the first fault."""
+def _all_stored(results: Sequence[Sent | GatewayError], before: int = 0) -> Sequence[Sent]:
+    """Raises the first fault, or `_partly_stored`. `before`: so many of the batch are stored already."""
     if isinstance(results, SentTogether):
         return results
-    stored = []
+    stored = [result for result in results if isinstance(result, Sent)]
     for result in results:
         if isinstance(result, GatewayError):
+            count = before + len(stored)
+            if count and result.fault in _REFUSALS:
+                raise _partly_stored(count, result)
             raise result
-        stored.append(result)
     return stored
+
+
+def _partly_stored(count: int, error: GatewayError) -> GatewayError:
+    """In the place of one of `_REFUSALS`, after which a client that must not repeat a message would."""
+    return BrokerTimeout(f"{count} messages of the batch are stored, and others are not: {error.sentence}")
 
 
 def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) -> dict[str, str]:

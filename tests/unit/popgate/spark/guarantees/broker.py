@@ -43,6 +43,8 @@ class Broker:
         self.minimums: dict[QueuePlace, int] = {}
         self.lacking: dict[QueuePlace, int] = {}
         """Queues whose master is gone, and how many of its last messages the slave lacks."""
+        self.unread: set[QueuePlace] = set()
+        """Queues, the last ones of their topic, that take messages and cannot be read."""
         self.stored_ms: dict[tuple[QueuePlace, int], int] = {}
         self.now_ms = 1_000_000
         self.now_s = 0.0
@@ -193,6 +195,7 @@ class Client:
     """In the place of a QueueClient, and of its connection."""
 
     is_open = True
+    is_silent = False
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -225,11 +228,12 @@ class Client:
 
     def queues(self, topic: str) -> list[QueuePlace]:
         self._ask("queues", topic)
-        return self._there(topic)
+        return [queue for queue in self._there(topic) if queue not in self._broker.unread]
 
     def route(self, topic: str) -> TopicRoute:
         count = 2 if topic == "TBW102" else len(self._there(topic))
-        return TopicRoute((QueueData("b", count, count, perm=7),), ())
+        unread = sum(queue.topic == topic for queue in self._broker.unread)
+        return TopicRoute((QueueData("b", count - unread, count, perm=6 if unread < count else 2),), ())
 
     def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
         return {queue: self._broker.minimums.get(queue, 0) for queue in queues}

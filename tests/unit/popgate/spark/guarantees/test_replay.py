@@ -513,6 +513,19 @@ def test_a_queue_that_is_gone_is_waited_for() -> None:
     assert sorted(broker.bodies()) == NUMBERS
 
 
+@pytest.mark.parametrize("unread", [1, 2])
+def test_rows_in_a_queue_that_cannot_be_read_are_not_sent_again(unread: int) -> None:
+    """It has fewer read queues than write queues, or may only be written to."""
+    broker = Broker(out=2)
+    broker.unread = {QueuePlace(OUT, "b", number) for number in range(2 - unread, 2)}
+    broker.task(broker.ledger().open(), rows(*NUMBERS), **SMALL)
+    assert sorted(broker.bodies()) == NUMBERS
+    assert "cannot be read" in refused(Code.LEDGER, lambda: broker.batch(0, NUMBERS))
+    broker.unread.clear()
+    broker.batch(0, NUMBERS)
+    assert sorted(broker.bodies()) == NUMBERS
+
+
 def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
     """What a later row of a key took away would come behind it."""
     broker = Broker(out=1)

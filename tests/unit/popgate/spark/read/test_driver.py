@@ -567,6 +567,22 @@ def test_a_group_that_is_beyond_the_end_is_told_of_in_a_stream_with_an_end() -> 
         batches_of(query, query.initial())
 
 
+@pytest.mark.parametrize(
+    "given", [{}, {"endingTimestamp": "2"}, {"endingOffsets": '{"t":{"broker-a":{"0":2}}}'}]
+)
+def test_a_group_that_is_beyond_the_end_is_told_of_in_a_batch(given: dict[str, str]) -> None:
+    class Ahead(Groups):
+        def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+            return dict.fromkeys(queues, 4)
+
+    options = read_source_options({**LEAST, "group": "readers", **given}, streaming=False)
+    # It has read all that is there.
+    assert batch_plan(options, warn_nothing, connect=Ahead(A=(0, 4)).connect) == []
+    with pytest.raises(SparkSourceError, match="ends at 3, and was read up to 4") as told:
+        batch_plan(options, warn_nothing, connect=Ahead(A=(0, 3)).connect)
+    assert told.value.code is Code.DATA_LOSS
+
+
 @pytest.mark.parametrize("given", [{}, {"group": "readers", "commitOffsets": "false"}])
 def test_without_a_group_or_with_commits_off_nothing_is_committed(given: dict[str, str]) -> None:
     queues = Groups(A=(0, 10))

@@ -28,6 +28,8 @@ from popgate.spark.write.outgoing_rows import Outgoing, PackedRows
 from popgate.spark.write.sender import Sender
 from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.routes import QueueData, TopicRoute
+from popgate.wire.frames.codes import RequestCode
+from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from popgate.wire.messages.batches import decode_batch, encode_batch
 from processors.policies.queue_selector import GroupsThenTurns
 
@@ -120,6 +122,9 @@ class Connection:
     def start_send(self, queue: QueuePlace, messages: Any, *, once: bool, half: bool) -> int:
         assert (once, half) == (True, False)
         self._check()
+        # As the real one: it has to fit into a frame.
+        fields = {"i": messages[0][1].decode()}
+        encode_command(Command(RequestCode.SEND_MESSAGE_V2, 1, fields=fields, body=messages[0][0]))
         gateway = self.gateway
         gateway.sends.append((queue, [body for body, _ in messages]))
         self.under_way[len(gateway.sends)] = queue, list(messages)
@@ -177,6 +182,16 @@ def test_a_batch_has_so_many_bytes_at_most_but_one_message_may_be_larger() -> No
     large = Outgoing(4, "t", b"x" * 50, b"id4")
     gateway.write([*rows(*range(4)), large, *rows(5, 6)], sendBatchBytes="8")
     assert sizes(gateway) == [2, 2, 1, 2]
+
+
+@pytest.mark.parametrize("column", ["body", "properties"])
+def test_a_row_that_is_larger_than_a_request_is_refused_by_its_number(column: str) -> None:
+    gateway = Gateway({"t": {"broker-a": 1}})
+    large = b"x" * LARGEST_FRAME
+    row = Outgoing(4, "t", large, b"id4") if column == "body" else Outgoing(4, "t", large[: 3 << 20], large)
+    with pytest.raises(SparkSourceError, match=f"row 4 of partition 7: column {column} is too large") as told:
+        gateway.write([*rows(0, 1), row], 7)
+    assert told.value.code is Code.ILLEGAL_ROW
 
 
 def test_so_many_batches_are_under_way_at_a_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 from unittest.mock import Mock
 
@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from brokers.batches import MOST_MESSAGES, Batch, Single
 from popgate.context import Context
-from popgate.errors import BadRequest, BrokerUnavailable, Fault
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    BrokerUnavailable,
+    Fault,
+    GatewayError,
+    TooManyRequests,
+)
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
-from popgate.model import FilterKind, MessageType, Permission, StoredMessage
+from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
@@ -513,6 +520,55 @@ class TestBatchesInOnePiece:
         forwarding.failure = BadRequest("message body size exceeded", Fault.BODY_TOO_LARGE)
         await caller.ok(BATCH, short_fields(m=True, i=""), batch_of(b"one", b"two"))
         assert [message.body for message in await stored(stage)] == [b"one", b"two"]
+
+    @pytest.mark.parametrize("failure", [BrokerBusy, TooManyRequests])
+    async def test_no_code_says_that_nothing_of_a_batch_is_stored_where_some_is(
+        self,
+        forwarding: Forwarding,
+        stage: Stage,
+        caller: Caller,
+        failure: type[GatewayError],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A Spark sink that writes each row once sends all again after SYSTEM_BUSY, without a look."""
+        forwarding.failure = BadRequest("message body size exceeded", Fault.BODY_TOO_LARGE)
+        store, done = stage.processor.send, 1
+
+        async def busy(
+            context: Context, messages: Sequence[Message], *, system: bool
+        ) -> list[Sent | GatewayError]:
+            """After `done` messages."""
+            results = await store(context, messages[:done], system=system) if done else []
+            return [*results, *(failure("a pause") for _ in messages[done:])]
+
+        monkeypatch.setattr(stage.processor, "send", busy)
+        answer = await caller.ask(BATCH, short_fields(m=True, i=""), batch_of(b"one", b"two"))
+        assert (answer.code, len(await stored(stage))) == (ResponseCode.SYSTEM_ERROR, 1)
+        assert "a pause" in answer.remark
+        done = 0
+        answer = await caller.ask(BATCH, short_fields(m=True, i=""), batch_of(b"one", b"two"))
+        assert (answer.code, len(await stored(stage))) == (ResponseCode.SYSTEM_BUSY, 1)
+
+    async def test_no_code_says_so_where_the_first_part_of_a_large_batch_is_stored(
+        self, forwarding: Forwarding, stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forwarding.failure = BadRequest("message body size exceeded", Fault.BODY_TOO_LARGE)
+        store, most = stage.processor.send, stage.processor.limits.max_messages_per_send
+        calls: list[int] = []
+
+        async def busy(
+            context: Context, messages: Sequence[Message], *, system: bool
+        ) -> list[Sent | GatewayError]:
+            calls.append(len(messages))
+            if len(calls) > 1:
+                raise TooManyRequests("enough")
+            return await store(context, messages, system=system)
+
+        monkeypatch.setattr(stage.processor, "send", busy)
+        bodies = [b"%d" % number for number in range(most + 1)]
+        answer = await caller.ask(BATCH, short_fields(m=True, i=""), batch_of(*bodies))
+        assert calls == [most, 1]
+        assert answer.code == ResponseCode.SYSTEM_ERROR
 
     @pytest.mark.parametrize(
         "names", [(), NAMES[:1], (NAMES[0], "x" * 32), (NAMES[0], "\u0661" * 32), (NAMES[0], NAMES[1] + "0")]
