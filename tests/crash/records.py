@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from tests.support.waiting import PATIENCE_S
 
-OVERDUE_S = PATIENCE_S / 4
+OVERDUE_S = round(PATIENCE_S / 4)
 """For so long of one life of the gateway, after it was ready, what is due may not have come to its client.
 
-30 s on a quiet machine. A timer rings within milliseconds there; but the answer that a message is in may be
-lost, so that it comes again when its invisible time is over, and a client may just wait for a connection.
+30 s on a quiet machine, and whole seconds, which milliseconds can be compared with. A timer rings within
+milliseconds there; but the answer that a message is in may be lost, so that it comes again when its invisible
+time is over, and a client may just wait for a connection.
 """
 
 
