@@ -109,6 +109,17 @@ INTERPRETED = {
 """Modules of those packages that stay interpreted, by the reason."""
 
 
+FLAGS = [
+    *("-w", "-g0"),
+    # mypyc declares what libraries share in a header, without `extern`: one common symbol for all.
+    "-fcommon",
+    # Functions of one library are called directly, and small ones inlined; only what Python starts a module
+    # with is found from outside. Otherwise each call looks up where another library may have put another one.
+    *("-fvisibility=hidden", "-fno-semantic-interposition"),
+]
+"""Of the C compiler, beside Python's own and those of mypyc."""
+
+
 def modules(root: Path = ROOT) -> dict[str, list[str]]:
     """The modules that are compiled, by library, as paths relative to the root.
 
@@ -165,9 +176,9 @@ def build(root: Path, work: Path) -> list[tuple[Path, str]]:
 
     extensions = translate(root, work)
     for extension in extensions:
-        # mypyc declares what libraries share in a header, without `extern`: one common symbol for all.
-        extension.extra_compile_args += ["-w", "-g0", "-fcommon"]
-        extension.extra_link_args += ["-Wl,-s"]
+        # Not in place: mypyc's extensions share one list.
+        extension.extra_compile_args = [*extension.extra_compile_args, *FLAGS]
+        extension.extra_link_args = [*extension.extra_link_args, "-Wl,-s"]
     distribution = Distribution({"name": "popgate-compiled", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(work / "lib"), str(work / "o")

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The contents of the image, in a folder of their own: sh deploy/image.sh /opt/popgate
-# The same checkout, Python and architecture make the same files, byte for byte.
+# FORM=compiled, the default, has the hot path as machine code and needs a C compiler and Python's headers; FORM=plain does not.
+# The same checkout, Python, architecture and compiler make the same files, byte for byte.
 set -eu
 target=$1
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,6 +10,22 @@ if [ -e "$target" ]; then
     echo "$target is there already: give a folder that is not" >&2
     exit 1
 fi
+case ${FORM:=compiled} in
+compiled)
+    compiler=$("$python" -c "import os, sysconfig; print((os.environ.get('CC') or sysconfig.get_config_var('CC')).split()[0])")
+    if ! command -v "$compiler" >/dev/null; then
+        echo "the compiled form needs $compiler: install it, or choose FORM=plain" >&2
+        exit 1
+    fi
+    HATCH_BUILD_HOOK_ENABLE_CUSTOM=true
+    export HATCH_BUILD_HOOK_ENABLE_CUSTOM
+    ;;
+plain) ;;
+*)
+    echo "FORM is $FORM, it may be compiled or plain" >&2
+    exit 1
+    ;;
+esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Times in archives, and the place of files that are made, would differ each time.
@@ -17,8 +34,10 @@ PIP_DISABLE_PIP_VERSION_CHECK=1
 export SOURCE_DATE_EPOCH PIP_DISABLE_PIP_VERSION_CHECK
 
 "$python" -m venv "$work/tools"
-"$work/tools/bin/pip" install --quiet --constraint "$source/deploy/constraints.txt" build hatchling cyclonedx-bom
-"$work/tools/bin/python" -m build --wheel --no-isolation --outdir "$work/wheel" "$source" >/dev/null
+"$work/tools/bin/pip" install --quiet --constraint "$source/deploy/constraints.txt" cyclonedx-bom
+# As a variable: pip builds in an environment of its own, where options do not reach.
+PIP_CONSTRAINT="$source/deploy/constraints.txt" \
+    "$work/tools/bin/pip" wheel --quiet --no-deps --wheel-dir "$work/wheel" "$source"
 
 "$python" -m venv --without-pip "$target"
 wheel=$(echo "$work"/wheel/popgate-*.whl)

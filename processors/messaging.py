@@ -311,9 +311,14 @@ class MessagingProcessor:
         await self.settlement.dead_letter(context, topic, group, receipt, said=said)
 
     async def give_back(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        written: Sequence[StoredMessage] = (),
     ) -> None:
-        await self.settlement.give_back(context, topic, group, messages)
+        await self.settlement.give_back(context, topic, group, messages, written)
 
     async def not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
         """A message of a `receive` is one that its client cannot take: this attempt failed.

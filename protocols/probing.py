@@ -145,6 +145,9 @@ async def port_trouble(host: str, port: int, patience_s: float) -> tuple[str, st
         )
     except OSError as error:
         return ((error.strerror or str(error)).lower(), "there is no way to that address from here")
+    except (ValueError, OverflowError):
+        # A label of the name is empty or too long; a port above 65535.
+        return ("no such host, or no such port, is possible", "check the spelling")
     await _closed(writer)
     return None
 

@@ -52,22 +52,37 @@ class Settlement:
             await asyncio.wait(under_way)
 
     async def give_back(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        written: Sequence[StoredMessage] = (),
     ) -> None:
         """Free messages of a `receive` that did not reach their client: they are available again at once.
 
+        `written`: those of the same answer that were written before it was cut off; its client may drop them.
         Continues when its caller is cancelled, as callers of this often are. Failures are not reported:
         then the messages are redelivered when their invisible time expires.
         """
-        await self.free_held(
-            context, topic, group, [message.receipt for message in messages if message.receipt]
-        )
+        first = next(iter((*written, *messages)), None)
+        await self.free_held(context, topic, group, _receipts_of(messages), _receipts_of(written), id(first))
 
-    async def free_held(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> None:
+    async def free_held(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        written: Sequence[str] = (),
+        answer: int = 0,
+    ) -> None:
         """`give_back` of messages of which the newest handles are all that is known."""
-        if not receipts:
+        if not receipts and not written:
             return
-        task = asyncio.get_running_loop().create_task(self._give_back(context, topic, group, receipts))
+        task = asyncio.get_running_loop().create_task(
+            self._give_back(context, topic, group, receipts, written, answer)
+        )
         self._returns[task] = len(receipts)
         task.add_done_callback(self._came_back)
         try:
@@ -82,10 +97,18 @@ class Settlement:
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
 
-    async def _give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
+    async def _give_back(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        written: Sequence[str],
+        answer: int,
+    ) -> int:
         reader = await self._broadcast.of(context, group)
-        self._renewing.returned(topic, reader, receipts)
-        return await self._broker.give_back(context, topic, reader, receipts)
+        self._renewing.returned(topic, reader, receipts, written, answer)
+        return await self._broker.give_back(context, topic, reader, receipts) if receipts else 0
 
     def _came_back(self, task: asyncio.Task[int]) -> None:
         count = self._returns.pop(task)
@@ -295,3 +318,7 @@ def check_attempts(said: Said) -> None:
         raise BadRequest(
             f"the delivery attempt is {said.attempt} of at most {said.max_attempts}, both must be at least 0"
         )
+
+
+def _receipts_of(messages: Sequence[StoredMessage]) -> list[str]:
+    return [message.receipt for message in messages if message.receipt]

@@ -175,9 +175,11 @@ class AutoRenewal:
         delivery = self.holdings.find(topic, group, receipt)
         return delivery.attempt_of(receipt) if delivery is not None else None
 
-    def returned(self, topic: str, group: str, receipts: Sequence[str]) -> None:
-        """These did not reach their client and were returned."""
-        self.holdings.finished(topic, group, receipts)
+    def returned(
+        self, topic: str, group: str, receipts: Sequence[str], written: Sequence[str], answer: int
+    ) -> None:
+        """These did not reach their client and were returned; `written`: what else the answer had."""
+        self.holdings.returned(topic, group, receipts, written, answer)
 
     async def stop(self) -> None:
         """Stop renewing, and wait for renewals in progress. Clients keep what they hold."""
@@ -257,13 +259,14 @@ class AutoRenewal:
             self._put_on_at(delivery, delivery.due_ms)
 
     def _may_be_lost(self, delivery: Delivery, client_id: str) -> bool:
-        """Whether the client's connection broke since, and nothing shows that the answer had arrived.
+        """Whether its answer was cut off, or the client's connection broke since, and none of it was used.
 
+        Clients that gather an answer drop what they have of one that fails, though they are there.
         Such a message must not block its message group for hours (scenario 2): its time decides.
         """
         client = self._clients.get(client_id)
         moved = client is not None and delivery.over is not None and client.connection != delivery.over
-        return moved and not delivery.used
+        return (moved or delivery.cut) and not delivery.used
 
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
         renewed, failed = 0, False

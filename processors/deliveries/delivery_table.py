@@ -63,6 +63,8 @@ class Delivery:
     handle that the client got to the one in use. `attempts` has those above 1. `finishing`: requests under
     way about them; they are not renewed meanwhile. `over`: the connection it went over, where that was the
     one of the client's stream; `used`: the client came with one of its handles, so it has them.
+    `repeated`: in how many earlier answers a handle was that were not cut off, where a receive was repeated.
+    `answer`: the `id` of its first message, which tells it from those. `cut`: it was not written to its end.
     """
 
     holder: Holder
@@ -78,6 +80,9 @@ class Delivery:
     finishing: int = 0
     over: Hashable | None = None
     used: bool = False
+    repeated: dict[str, int] | None = None
+    answer: int = 0
+    cut: bool = False
 
     def attempt_of(self, receipt: str) -> int:
         return self.attempts.get(receipt, 1)
@@ -131,6 +136,7 @@ class DeliveryTable:
             newest,
             {m.receipt: m.attempt for m in messages if m.attempt > 1},
         )
+        delivery.answer = id(messages[0]) if messages else 0
         ledger = self._by_receipt.setdefault((topic, group), {})
         for receipt in newest:
             # An ordered receive that is repeated gives the same handles again.
@@ -138,6 +144,10 @@ class DeliveryTable:
             if old is not None:
                 delivery.first_ms = min(delivery.first_ms, old.first_ms)
                 delivery.due_ms = min(delivery.due_ms, old.due_ms)
+                # One that was cut off is not returned again, and nobody holds what it left.
+                if earlier := (old.repeated or {}).get(receipt, 0) + (not old.cut):
+                    delivery.repeated = delivery.repeated or {}
+                    delivery.repeated[receipt] = earlier
                 self._take(ledger, receipt)
             ledger[receipt] = delivery
         holder.deliveries[delivery] = None
@@ -188,6 +198,39 @@ class DeliveryTable:
         if not ledger:
             del self._by_receipt[topic, group]
         return known
+
+    def returned(
+        self,
+        topic: str,
+        group: str,
+        receipts: Iterable[str],
+        written: Iterable[str] = (),
+        answer: int = 0,
+    ) -> None:
+        """These did not reach their client. What a repeated receive got as well is held by that one.
+
+        `written`: what was written of the same answer, which was cut off. `answer`: see `Delivery`.
+        """
+        over = []
+        for receipt in receipts:
+            delivery = self.find(topic, group, receipt)
+            if delivery is None:
+                continue
+            repeated = delivery.repeated
+            if repeated and repeated.get(receipt):
+                repeated[receipt] -= 1
+                # Who repeats a receive has not got the one before: if this is the last one, all is lost.
+                delivery.cut = delivery.cut or delivery.answer == answer
+            else:
+                delivery.cut = True
+                over.append(receipt)
+        for receipt in written:
+            delivery = self.find(topic, group, receipt)
+            if delivery is not None and (
+                delivery.answer == answer or not (delivery.repeated or {}).get(receipt)
+            ):
+                delivery.cut = True
+        self.finished(topic, group, over)
 
     def renew_at(self, delivery: Delivery, at_ms: int) -> None:
         """Put a delivery on for renewal, instead of when it was on before."""

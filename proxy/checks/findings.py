@@ -231,7 +231,7 @@ def _doubtful_values(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Files that the gateway only reads when it needs them, and a certificate that will not do for long."""
+    """Files that are only read when they are needed, and a certificate that will not do now or soon."""
     yield from _doubtful_lists(settings)
     for name in ("ca_file", "cert_file", "key_file"):
         file = path_or_none(getattr(settings.remote, name))
@@ -251,9 +251,12 @@ def _doubtful_certificate(settings: Settings) -> Iterator[tuple[str, str]]:
     from cryptography import x509
 
     file = Path(settings.tls.certificate).expanduser()
-    ends = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
-    if ends - datetime.now(UTC) < _EXPIRES_SOON:
-        verb = "expired" if ends < datetime.now(UTC) else "expires"
+    certificate, now = x509.load_pem_x509_certificate(file.read_bytes()), datetime.now(UTC)
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if begins > now:
+        yield "tls.certificate", f"the certificate {file} is not valid before {begins:%Y-%m-%d %H:%M} UTC"
+    if ends - now < _EXPIRES_SOON:
+        verb = "expired" if ends < now else "expires"
         yield "tls.certificate", f"the certificate {file} {verb} at {ends:%Y-%m-%d %H:%M} UTC"
 
 

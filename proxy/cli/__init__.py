@@ -98,7 +98,8 @@ def main() -> None:
         try:
             make_app(sys.argv[1:])(prog_name="popgate")
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # the process that reads the settings of a gateway may have none
+                sys.stdout.flush()
     except Failure as failure:
         tell(failure, as_json=asked_for_json(sys.argv))
         _leave(failure.code)

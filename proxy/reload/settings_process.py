@@ -30,7 +30,10 @@ class OfAnotherVersion(SettingsWrong):
 
 async def read_anew(command: Sequence[str] | None = None, longest_s: float = LONGEST_S) -> Settled:
     """Raises SettingsWrong with the reason, also when the program does not start as it is on the disk now."""
-    pipe, theirs = os.pipe()
+    try:
+        pipe, theirs = os.pipe()
+    except OSError as error:
+        raise _unread(error) from None
     try:
         # A session of its own: it has a child of its own, which goes with it.
         process = await asyncio.create_subprocess_exec(
@@ -44,9 +47,7 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
         )
     except OSError as error:
         os.close(pipe)
-        raise SettingsWrong(
-            f"the settings cannot be read: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise _unread(error) from None
     except BaseException:
         os.close(pipe)
         raise
@@ -74,6 +75,10 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
         raise OfAnotherVersion(
             f"the program is another version now, whose settings this one cannot take ({why}): restart it"
         ) from None
+
+
+def _unread(error: OSError) -> SettingsWrong:
+    return SettingsWrong(f"the settings cannot be read: {(error.strerror or str(error)).lower()}")
 
 
 def _all_of(pipe: int) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
@@ -27,6 +28,8 @@ class _Bound:
     door: Door
     sockets: list[socket.socket]
     only_held: bool
+    former: bool = False
+    """The settings name it no more."""
     open: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
     """Accepted connections that no process can take yet."""
@@ -46,8 +49,10 @@ class Doors:
 
     @property
     def served(self) -> tuple[Door, ...]:
-        """Those for clients."""
-        return tuple(bound.door for number, bound in self._bound.items() if number != ADMIN)
+        """Those for clients that the settings name."""
+        return tuple(
+            bound.door for number, bound in self._bound.items() if number != ADMIN and not bound.former
+        )
 
     @property
     def admin(self) -> str:
@@ -76,14 +81,36 @@ class Doors:
         bound = self._bound[door.number] = _Bound(door, sockets, only_held)
         bound.identity = identity_of(door.listen.path) if door.listen.path else None
 
+    def keep_former(self, left: Iterable[tuple[Door, Sequence[int]]]) -> None:
+        """Adopt doors that the settings name no more, until no process serves them: see `open`.
+
+        They are all that clients have, should no process start with the new settings. Any process serves
+        operators, at the address that is named now.
+        """
+        named = {bound.door.listen.path for bound in self._bound.values()}
+        for door, descriptors in left:
+            if door.number == ADMIN:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                continue
+            self.take_over(door, descriptors)
+            former = self._bound[door.number]
+            former.former = True
+            if door.listen.path in named:
+                former.identity = None  # the path was bound anew, and the file is not its own
+
     def sockets(self) -> dict[int, tuple[Door, list[socket.socket]]]:
         return {number: (bound.door, bound.sockets) for number, bound in self._bound.items()}
 
-    def open(self, numbers: Iterable[int]) -> list[tuple[int, str]]:
+    def open(self, numbers: Collection[int]) -> list[tuple[int, str]]:
         """Listen and accept; idempotent. Doors that cannot are dropped: their numbers, and why.
 
-        Somebody else may be bound to the same port, and listen there first.
+        Somebody else may be bound to the same port, and listen there first. Former doors that are not among
+        these are closed.
         """
+        for number in [number for number, bound in self._bound.items() if bound.former]:
+            if number not in numbers:
+                self.drop(number)
         dropped: list[tuple[int, str]] = []
         for number in numbers:
             bound = self._bound.get(number)

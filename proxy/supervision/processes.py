@@ -14,7 +14,7 @@ from proxy.logs import logger
 from proxy.supervision.poll_loop import READ, WRITE, PollLoop
 from proxy.supervision.replacement import SIGNALS, SupervisorState
 from proxy.workers import counts
-from proxy.workers.channel import Channel
+from proxy.workers.channel import REST_S, Channel
 from proxy.workers.crew import ADMIN, Member, Post, Role, Stage, choose, choose_for_admin, state_of
 from proxy.workers.roster import admin_socket
 
@@ -75,7 +75,11 @@ class Processes:
         self._members: dict[int, Member] = {}
         self._turn = 0
         self._telling = False
+        self._resting = False
+        """Channels that are `short` are written to in a moment."""
         self.leaving = False
+        self.alone = False
+        """Whether the broker ends with them, once they leave: nobody else serves their clients."""
         self.ends: float | None = None
         """When all must be gone, once that is so; in seconds of the machine's monotonic clock."""
         self.farewell: dict[str, int] = {}
@@ -142,8 +146,18 @@ class Processes:
     # -- heard ------------------------------------------------------------------------------------
 
     def _watch(self, member: Member) -> None:
-        events = READ | WRITE if member.channel.kept else READ
-        self._turning.watch(member.channel.fileno(), events, lambda: self._turned(member))
+        channel = member.channel
+        events = READ | WRITE if channel.kept and not channel.short else READ
+        self._turning.watch(channel.fileno(), events, lambda: self._turned(member))
+        if channel.short and not self._resting:
+            self._resting = True
+            self._turning.later(REST_S, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        for member in self:
+            if member.channel.short:
+                self._turned(member)
 
     def _turned(self, member: Member) -> None:
         if member.gone:
@@ -201,7 +215,7 @@ class Processes:
             member.failure = message["failed"], message["usage"]
         if "draining" in message:
             self._drains(member)
-            self.tell(member, {"drain": True})
+            self.tell(member, {"drain": True, **({"alone": True} if self.alone else {})})
         if "farewell" in message:
             member.farewell = message["farewell"]
         return True

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from protocols.adapter import parse_listen
+from proxy.announcement import write_out
 from proxy.supervision.doors import Doors
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Member, Role, Stage
@@ -54,6 +55,8 @@ class SupervisorState:
     """Where the embedded broker is shared, when that is known."""
     members: list[Member] = field(default_factory=list)
     doors: list[tuple[Door, list[int]]] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
+    """Doors that were bound for the next program only."""
 
     @staticmethod
     def first() -> SupervisorState:
@@ -97,8 +100,7 @@ def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
         file.write_text(json.dumps(state), "utf-8")
         for channel in inherited:
             channel.set_inheritable(True)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        write_out()
         os.execve(  # noqa: S606 - ourselves, without a shell
             sys.executable,
             [sys.executable, *sys.orig_argv[1:]],
@@ -107,6 +109,8 @@ def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
     except BaseException:
         for channel in inherited:
             channel.set_inheritable(False)
+        for number in staying.fresh:
+            doors.drop(number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         raise
 

@@ -89,15 +89,7 @@ class Supervisor:
     # -- the beginning and the end ----------------------------------------------------------------
 
     def _begin(self) -> None:
-        left = list(self._staying.doors)
-        for url in door_urls(self._settings):
-            self._take(url, left)
-        if self._settings.admin not in ("", "off"):
-            self._take(self._settings.admin, left, admin=True)
-        for _, links in left:
-            for link in links:
-                os.close(link)
-        self._staying.doors.clear()
+        self._take_doors()
         for member in self._staying.members:
             self._processes.take_over(member)
         self._staying.members.clear()
@@ -112,6 +104,14 @@ class Supervisor:
         self._processes.ask()
         self._open()
 
+    def _take_doors(self) -> None:
+        left, self._staying.doors = self._staying.doors, []
+        for url in door_urls(self._settings):
+            self._take(url, left)
+        if self._settings.admin not in ("", "off"):
+            self._take(self._settings.admin, left, admin=True)
+        self._doors.keep_former(left)
+
     def _take(self, url: str, left: list[tuple[Door, list[int]]], *, admin: bool = False) -> None:
         try:
             for door_links in sorted(left, key=lambda door_links: door_links[0].url != url):
@@ -124,10 +124,9 @@ class Supervisor:
         except ValueError as error:
             raise SettingsWrong(str(error)) from None
         except OSError as error:
-            which = "--admin" if admin else "--listen"
             if not self._staying.generation:
                 build(self._settings)  # what is wrong with the settings goes before a port that is taken
-                raise CannotStart(f"{error} (choose another {which})") from None
+                raise CannotStart(f"{error} (choose another {'--admin' if admin else '--listen'})") from None
             _log.error("an address that the settings name now is left out", why=str(error))
 
     def _end(self) -> None:
@@ -151,6 +150,8 @@ class Supervisor:
             self._tend_leaving()
         elif self._tend_host() and not self._tend_workers():
             self._tend_old_host()
+        if self._again:
+            self._renew()
 
     def _open(self) -> None:
         if self._processes.leaving:
@@ -170,8 +171,7 @@ class Supervisor:
         """Whether workers may be made: with an embedded broker they need its process first."""
         if not self._hosts:
             return True
-        hosts = self._processes.of(Role.HOST)
-        if not hosts:
+        if not (hosts := self._processes.of(Role.HOST)):
             self._make(Role.HOST)
         return self._told_ready or any(member.stage is Stage.READY for member in hosts)
 
@@ -206,13 +206,13 @@ class Supervisor:
             if not self._hosts or self._is_old(host):
                 self._processes.drain(host)
                 return
-        if self._again:
-            self._again = False
-            self._renew()
 
     def _tend_leaving(self) -> None:
         """Workers go first: they need the broker to the last."""
-        if not self._processes.of(Role.WORKER):
+        workers = self._processes.of(Role.WORKER)
+        if all(worker.stage is not Stage.READY for worker in workers):
+            self._doors.close(keep_admin=True)  # who dials from now on would wait for nobody
+        if not workers:
             self._drain_hosts()
         if not len(self._processes):
             self._turning.over = True
@@ -271,13 +271,12 @@ class Supervisor:
             self._failure = SettingsWrong(sentence) if usage else CannotStart(sentence)
             self._leave()
             return
-        if (
-            member.failure is not None
-            and not self._is_old(member)
-            and any(map(self._is_old, self._processes))
-        ):
+        # A renewal that is asked for would wait until such a process starts, which none may ever do.
+        is_new = not self._is_old(member) and any(map(self._is_old, self._processes))
+        if is_new and (member.failure is not None or self._again):
             _log.error("what is new cannot start; those that were there go on", why=sentence, **facts)
-            self._staying.note_reload(sentence)
+            if member.failure is not None:
+                self._staying.note_reload(sentence)
             for current in self._processes:
                 current.generation = self._staying.generation
             return
@@ -317,7 +316,7 @@ class Supervisor:
     def _leave(self, lame_s: float = 0.0) -> None:
         """`lame_s`: for how long all is served on before the doors are closed."""
         processes, drain_s = self._processes, self._settings.stopping.drain_s
-        processes.leaving = True
+        processes.leaving, processes.alone = True, self._hosts
         if self._failure is not None:
             self._doors.close(keep_admin=True)
             processes.stop(_CUT_S)
@@ -356,6 +355,7 @@ class Supervisor:
         if self._trial or not self._told_ready or any(map(self._is_old, self._processes)):
             self._again = True
             return
+        self._again = False
         _log.info("asked to renew: the settings are looked at")
         try:
             self._trial = spawn_trial(self._staying.folder)

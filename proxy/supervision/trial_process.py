@@ -88,6 +88,7 @@ def bind_anew(doors: Doors, staying: SupervisorState) -> str:
             doors.drop(number)
         file.unlink()
         return str(error)
+    staying.fresh = bound
     return ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import shutil
 import signal
@@ -13,6 +12,7 @@ from urllib.parse import urlencode
 
 from popgate.sockets.unix_sockets import make_room
 from protocols.adapter import Listen
+from proxy.announcement import write_out
 from proxy.app import App, CannotStart, build
 from proxy.config.error import SettingsWrong
 from proxy.garbage_collection import serve_long
@@ -53,9 +53,7 @@ def work(settings: Settings, post: Post) -> int:
     finally:
         if membership.orphaned:
             _clear(membership)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        write_out()
     return 0
 
 

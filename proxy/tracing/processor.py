@@ -156,11 +156,16 @@ class TracedProcessor(MessagingProcessor):
         self._spans.finished((receipt,))
 
     async def give_back(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        written: Sequence[StoredMessage] = (),
     ) -> None:
         receipts = [message.receipt for message in messages if message.receipt]
         with self._spans.settling("give_back", context, topic, group, receipts):
-            await super().give_back(context, topic, group, messages)
+            await super().give_back(context, topic, group, messages, written)
         self._spans.finished(receipts)
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:

@@ -7,6 +7,7 @@ Both sides are the same program, so messages are checked for their form only.
 from __future__ import annotations
 
 import array
+import errno
 import json
 import socket
 from collections import deque
@@ -15,6 +16,9 @@ from typing import Any
 
 _LONGEST = 1 << 16
 _SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
+_NO_MEMORY = frozenset({errno.ENOBUFS, errno.ENOMEM})
+REST_S = 0.05
+"""After how long a `short` end is written to again."""
 
 
 class Channel:
@@ -24,6 +28,8 @@ class Channel:
         end.setblocking(False)
         self._end = end
         self._kept: deque[bytes] = deque()
+        self.short = False
+        """The system had no memory for a message: that this end can be written to says nothing."""
 
     def __repr__(self) -> str:
         return f"<Channel {self.fileno()} kept {len(self._kept)}>"
@@ -67,10 +73,16 @@ class Channel:
 
     def flush(self) -> None:
         """Raises OSError when the other side is gone."""
+        self.short = False
         while self._kept:
             try:
                 self._end.send(self._kept[0])
             except BlockingIOError:
+                return  # the other side has not read enough
+            except OSError as error:
+                if error.errno not in _NO_MEMORY:
+                    raise
+                self.short = True
                 return
             self._kept.popleft()
 

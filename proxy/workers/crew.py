@@ -150,7 +150,7 @@ def choose_for_admin(members: Iterable[Member]) -> list[Member]:
 
     Usually the same process answers, because some metrics are collected in slices.
     """
-    fit = [member for member in members if member.has_admin and not member.gone]
+    fit = [member for member in members if member.has_admin and not member.gone and not member.full]
     stages = (Stage.READY, Stage.STARTING, Stage.DRAINING)
     return sorted(
         fit,

@@ -21,6 +21,7 @@ from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.merged_scrapes import lasting
 from proxy.workers import counts
+from proxy.workers.channel import REST_S
 from proxy.workers.crew import ADMIN, Post, Role
 from proxy.workers.joint_answers import Together, from_outside
 from proxy.workers.roster import Roster, admin_socket
@@ -203,17 +204,27 @@ class Membership:
             return  # nobody is there: that is read
         if channel.kept and loop is not None and not loop.is_closed() and not self._writing:
             self._writing = True
+            self._flush_later(loop)
+
+    def _flush_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        channel = self.post.channel
+        if channel.short:
+            loop.remove_writer(channel.fileno())
+            loop.call_later(REST_S, self._flush)
+        else:
             loop.add_writer(channel.fileno(), self._flush)
 
     def _flush(self) -> None:
-        channel = self.post.channel
+        channel, loop = self.post.channel, self._loop
+        if loop is None or channel.fileno() < 0:
+            return  # it was closed while it rested
         with contextlib.suppress(OSError):
             channel.flush()
             if channel.kept:
+                self._flush_later(loop)
                 return
         self._writing = False
-        if self._loop is not None:
-            self._loop.remove_writer(channel.fileno())
+        loop.remove_writer(channel.fileno())
 
     def _hear(self) -> None:
         assert self._loop is not None and self._ending is not None  # noqa: S101, PT018 - it is attached

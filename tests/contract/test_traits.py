@@ -7,6 +7,7 @@ and the two sides of `timer_precision_ms` and `max_delay_ms` are tested beside w
 from __future__ import annotations
 
 import dataclasses
+from typing import get_type_hints
 
 import pytest
 
@@ -18,9 +19,10 @@ RETURNED_HANDLE = "test_the_returned_handle_acknowledges_where_a_change_gives_a_
 
 
 async def test_every_trait_has_a_value_of_its_type(traits):
-    kinds = {"OrderScope": OrderScope, "int": int, "bool": bool}
+    kinds = get_type_hints(Traits)
+    assert set(kinds.values()) == {OrderScope, int, bool}
     for field in dataclasses.fields(Traits):
-        assert type(getattr(traits, field.name)) is kinds[str(field.type)]
+        assert type(getattr(traits, field.name)) is kinds[field.name]
 
 
 async def test_scenario_01_the_first_handle_still_acknowledges_after_a_change(user, traits):

@@ -18,8 +18,12 @@ import pytest
 from popgate.testing.made import Missing
 from tests.support.needed import missing
 
+pytestmark = pytest.mark.timeout(4000)
+
 ROOT = Path(__file__).parents[2]
 USER = 10_001
+_MADE_WITHIN_S = 1800
+"""Compiling takes five minutes on two cores."""
 _REAL_PLACE = """
 import os, sys
 if sys.version_info < (3, 11): sys.exit("too old")
@@ -45,10 +49,32 @@ def python_for_others() -> str:
     return missing(Missing("there is no Python 3.11 or newer that another user can start"))
 
 
-def make(target: Path) -> None:
-    environment = {**os.environ, "PYTHON": python_for_others()}
+def run_steps(target: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The steps of the image, for the folder `target`."""
+    environment = {**os.environ, "PYTHON": python_for_others(), **variables}
     command = ["sh", str(ROOT / "deploy" / "image.sh"), str(target)]
-    subprocess.run(command, check=True, timeout=600, env=environment)
+    return subprocess.run(
+        command, check=False, timeout=_MADE_WITHIN_S, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def make(target: Path, **variables: str) -> None:
+    ended = run_steps(target, **variables)
+    assert ended.returncode == 0, ended.stderr
+
+
+def version_of(image: Path) -> str:
+    """What its program says of itself."""
+    command = [str(image / "bin" / "popgate"), "--version"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def machine_code_of(image: Path) -> list[str]:
+    """The names of the modules of ours that are compiled."""
+    (packages,) = image.glob("lib/python3.*/site-packages")
+    places = (packages, packages / "popgate")
+    found = [*places[0].glob("popgate_native_*.so"), *places[1].rglob("*.so")]
+    return sorted(str(path.relative_to(packages)) for path in found)
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
@@ -79,6 +105,32 @@ def test_made_twice_it_is_the_same(image: Path) -> None:
     make(image)  # in the same place: scripts name it
     shutil.rmtree(aside)
     assert fingerprints(image) == before
+
+
+def test_it_has_the_compiled_form(image: Path) -> None:
+    assert "(compiled)" in version_of(image)
+    assert len(machine_code_of(image)) > 200
+
+
+def test_the_plain_form_has_no_machine_code_and_needs_no_compiler(tmp_path: Path) -> None:
+    target = tmp_path / "popgate"
+    make(target, FORM="plain", CC="no-compiler")
+    assert "(compiled)" not in version_of(target)
+    assert machine_code_of(target) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ({"FORM": "compiler"}, "FORM is compiler, it may be compiled or plain"),
+        ({"FORM": "compiled", "CC": "no-compiler"}, "the compiled form needs no-compiler"),
+    ],
+)
+def test_what_cannot_be_made_is_said_at_once(tmp_path: Path, variables: dict[str, str], why: str) -> None:
+    ended = run_steps(tmp_path / "popgate", **variables)
+    assert ended.returncode == 1
+    assert why in ended.stderr
+    assert not (tmp_path / "popgate").exists()
 
 
 def test_tests_and_tools_are_not_in_it(image: Path) -> None:

@@ -37,6 +37,8 @@ class Known:
     moved: int = 0
     """The delivery whose time was over when it became a dead letter; a broker that starts forgets it."""
     attempt_id: str = ""
+    repeats: int = 0
+    """How many more times its receive was given it, as it was repeated; a broker that starts forgets it."""
 
 
 @dataclass
@@ -134,7 +136,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             for g in got:
                 m = next(m for m in self.model.messages if m.offset == g.offset)
                 m.attempt, m.held, m.due = m.attempt + 1, True, now + invisible_ms
-                m.delivery, m.returned = m.delivery + 1, False
+                m.delivery, m.returned, m.repeats = m.delivery + 1, False, 0
                 m.attempt_id = attempt_id
                 assert (g.attempt, g.invisible_until_ms) == (m.attempt, m.due)
                 assert g.receipt not in self.handles
@@ -155,6 +157,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             for g, m in zip(got, mine, strict=False):
                 assert (g.attempt, g.invisible_until_ms) == (m.attempt, m.due)
                 assert self.handles.setdefault(g.receipt, (m, m.delivery)) == (m, m.delivery)
+                m.repeats += 1
 
         @precondition(lambda self: self.handles)
         @rule(data=st.data())
@@ -197,8 +200,11 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         def give_back(self, data: Any) -> None:
             handle, m, _ = self.holder(data)
             good = not m.over and not m.returned and m.delivery == self.handles[handle][1]
-            assert port.give_back(*self.where, [handle]) == good
-            if good:
+            freed = good and not m.repeats
+            assert port.give_back(*self.where, [handle]) == freed
+            if good and not freed:
+                m.repeats -= 1
+            if freed:
                 m.returned = True
                 m.attempt, m.held, m.due, m.attempt_id = m.attempt - 1, False, port.now(), ""
 
@@ -238,7 +244,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             if chance == 0:
                 port.restart()
                 for m in self.model.messages:
-                    m.moved = 0
+                    m.moved = m.repeats = 0
 
         @invariant()
         def agrees(self) -> None:

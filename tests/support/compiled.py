@@ -41,13 +41,16 @@ SELECTED = (
     "tests/spark",
 )
 
+_THROWN = "ignore:the (type, exc, tb) signature of throw() is deprecated:DeprecationWarning"
+"""mypyc throws exceptions into coroutines so, which Python warns of since 3.12."""
+
 
 def run_there(tree: Path, wheel: Path, tests: list[str]) -> int:
     """Run tests in the copy, a tier at a time; returns the first exit code that is none of a pass."""
     code = PASSED
     there = {"PYTHONPATH": str(tree), "TEST_COMPILED_WHEEL": str(wheel)}
     for tier in (*TIERS, LONG):
-        arguments = [*options_of(tier, tests), "-p", "no:cacheprovider", *tests]
+        arguments = [*options_of(tier, tests), "-p", "no:cacheprovider", "-W", _THROWN, *tests]
         outcome: Outcome = pytest_outcome(arguments, cwd=str(tree), TEST_TIER=tier, **there)
         for problem in outcome.problems:
             print(f"FAILED {problem}")

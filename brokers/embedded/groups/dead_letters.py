@@ -60,7 +60,7 @@ class DeadLetters:
         """`pop_ms` was the last delivery of a message, whose key says for which group: it lies elsewhere now.
 
         Nothing else is left of it, and whoever acknowledges it late must not be told that it was done. The
-        newest ones only, and not over a restart.
+        newest ones only, and until the store is read again: at a start, and after a write that failed.
         """
         self._moved[message] = pop_ms
         self._moved.move_to_end(message)

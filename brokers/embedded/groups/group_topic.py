@@ -21,7 +21,8 @@ from popgate.model import StartFrom
 class GroupTopic:
     """One group's part of one topic.
 
-    `ordered`: of which kind its ledgers are. `attempts`: which receive holds what, in an ordered group.
+    `ordered`: of which kind its ledgers are. `attempts`: which receive holds what, in an ordered group, and
+    how many more times it was given the same, because it was repeated.
     `retries`: what the group has of its own retry topic of this topic, if there is one; its pops
     of the topic read that too. `main`: of such a retry share, the share that reads it.
     `redelivered`, `dead_lettered`: how many of its messages, since the broker started.
@@ -39,7 +40,7 @@ class GroupTopic:
         self.group = group
         self.parts = parts
         self.ledgers: dict[int, Ledger] = {}
-        self.attempts: dict[str, dict[tuple[int, int], None]] = {}
+        self.attempts: dict[str, dict[tuple[int, int], int]] = {}
         self.ordered = False
         self.lane_names: dict[tuple[int, int], bytes | None] = {}
         """While its ledgers become ordered: the message groups of what is unfinished, as far as known."""
@@ -134,7 +135,7 @@ class GroupTopic:
 
     def remember(self, attempt_id: str, queue_id: int, offset: int) -> None:
         if attempt_id:
-            self.attempts.setdefault(attempt_id, {})[queue_id, offset] = None
+            self.attempts.setdefault(attempt_id, {}).setdefault((queue_id, offset), 0)
 
     def forget(self, attempt_id: str, queue_id: int, offset: int) -> None:
         held = self.attempts.get(attempt_id)
@@ -142,6 +143,18 @@ class GroupTopic:
             held.pop((queue_id, offset), None)
             if not held:
                 del self.attempts[attempt_id]
+
+    def repeat(self, attempt_id: str, queue_id: int, offset: int) -> None:
+        """A repeated receive is given what an earlier one holds."""
+        self.attempts[attempt_id][queue_id, offset] += 1
+
+    def let_go(self, attempt_id: str, queue_id: int, offset: int) -> bool:
+        """One receive of this attempt has not got a message; returns whether no other one of it has it."""
+        held = self.attempts.get(attempt_id, {})
+        others = held.get((queue_id, offset), 0)
+        if others:
+            held[queue_id, offset] = others - 1
+        return not others
 
     def recall(self) -> bool:
         """Take up where the store says that the group is; whether it ever read the topic."""

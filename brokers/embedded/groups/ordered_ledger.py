@@ -298,7 +298,7 @@ class OrderedLedger(Ledger):
 
     def _set(self, offset: int, entry: Entry, value: bytes = b"") -> None:
         old = self.entries.get(offset)
-        if old is not None and old.attempt_id != entry.attempt_id:
+        if old is not None and (old.attempt_id != entry.attempt_id or old.pop_ms != entry.pop_ms):
             self.share.forget(old.attempt_id, self.queue.queue_id, offset)
         self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
         super()._set(offset, entry, value)

@@ -50,7 +50,7 @@ class Cursor:
 
     __slots__ = (
         *("attempt_id", "due_ms", "entries", "frontier", "group", "holder", "last_pop_ms", "lite"),
-        *("parts", "turn"),
+        *("parts", "repeats", "turn"),
     )
 
     def __init__(self, parts: CursorParts, group: Group, lite: LiteTopic, frontier: int) -> None:
@@ -65,6 +65,8 @@ class Cursor:
         """When the schedule has something to do here, 0: never."""
         self.attempt_id = ""
         self.holder = ""
+        self.repeats: dict[int, int] | None = None
+        """How many more times the receive that holds a message was given it, because it was repeated."""
         self.turn = -1
 
     def __repr__(self) -> str:
@@ -119,6 +121,7 @@ class Cursor:
         if taken:
             self.last_pop_ms = pop_ms
             self.attempt_id, self.holder = want.attempt_id, want.holder
+            self.repeats = None
         return taken
 
     def _take_one(
@@ -156,7 +159,19 @@ class Cursor:
             if read is not None:
                 self._deliver(want, offset, read[1], self.entries[offset], broker)
                 taken.append(offset)
+        if taken:
+            repeats = self.repeats = self.repeats or {}
+            for offset in taken:
+                repeats[offset] = repeats.get(offset, 0) + 1
         return taken
+
+    def let_go(self, offset: int) -> bool:
+        """One receive has not got a held message; returns whether no other one of its attempt has it."""
+        repeats = self.repeats or {}
+        others = repeats.get(offset, 0)
+        if others:
+            repeats[offset] = others - 1
+        return not others
 
     def _deliver(self, want: PopAttempt, offset: int, decoded: Record, entry: Entry, broker: str) -> None:
         message = as_stored(decoded, broker)

@@ -205,18 +205,18 @@ class LitePopFacet(Facet):
     async def _keep_lite(self, want: PopAttempt, taken: list[Taken]) -> bool:
         """Wait until what was taken is written; whether it still is the caller's then.
 
-        A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
+        A caller who is cancelled meanwhile gives back all that no other receive of its attempt has.
         """
         engine = self._engine
         try:
             await engine.settled()
         except asyncio.CancelledError:
-            if not want.repeated:
-                self._undo_lite(taken)
+            self._undo_lite(taken)
             raise
-        return not want.repeated or all(
-            len(self._held_of(delivery)) == len(delivery[2]) for delivery in taken
-        )
+        if not want.repeated or all(len(self._held_of(delivery)) == len(delivery[2]) for delivery in taken):
+            return True
+        self._undo_lite(taken)
+        return False
 
     def _held_of(self, taken: Taken) -> list[int]:
         """Of what was taken, that which still is held by this delivery."""
@@ -241,11 +241,13 @@ class LitePopFacet(Facet):
         engine = self._engine
         now_ms = engine.steady.now_ms()
         for delivery in taken:
-            held = self._held_of(delivery)
             place = self._place_now(delivery[0])
-            if place is not None and held:
-                for offset in held:
-                    place.free(offset, now_ms)
+            if place is None:
+                continue
+            let_go = [offset for offset in self._held_of(delivery) if place.let_go(offset)]
+            for offset in let_go:
+                place.free(offset, now_ms)
+            if let_go:
                 engine.lites.settle(place, now_ms)
         engine.store.commit()
 

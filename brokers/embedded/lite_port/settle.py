@@ -62,7 +62,7 @@ class LiteSettlement:
         changed: dict[Cursor, None] = {}
         for handle in receipts:
             delivery = find_undelivered(engine.lites, topic, group, broker, handle)
-            if delivery is not None:
+            if delivery is not None and delivery[0].let_go(delivery[1]):
                 delivery[0].free(delivery[1], now_ms)
                 changed[delivery[0]] = None
                 freed += 1

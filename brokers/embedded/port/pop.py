@@ -14,7 +14,9 @@ from brokers.embedded.engine.pop_checks import (
     check_request,
     illegal_invisible_time,
 )
+from brokers.embedded.groups.entries import Entry
 from brokers.embedded.groups.group_topic import GroupTopic
+from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.pop_attempt import PopAttempt, receipt_head
 from brokers.embedded.groups.receipts import encode_handle, expired, find_delivery, find_undelivered
 from brokers.embedded.lite_port.settle import LiteSettlement
@@ -151,7 +153,7 @@ class PopFacet(Facet):
         freed = 0
         for handle in receipts:
             delivery = find_undelivered(share, held_topic, engine.settings.name, handle)
-            if delivery is not None:
+            if delivery is not None and _is_let_go(*delivery):
                 ledger, offset, entry = delivery
                 ledger.free(offset, entry, now_ms)
                 freed += 1
@@ -248,31 +250,39 @@ class PopFacet(Facet):
                 want.deliver(share.shown_topic, offset, decoded, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True
+                share.repeat(want.attempt_id, queue_id, offset)
 
     async def _keep(self, want: PopAttempt) -> bool:
         """Wait until the taken messages are written; returns whether they are still the caller's.
 
-        A caller that is cancelled meanwhile returns everything except what an earlier receive took.
+        A caller that is cancelled meanwhile returns all that no other receive of its attempt has.
         """
         try:
             await self._engine.settled()
         except asyncio.CancelledError:
-            if not want.repeated:
-                self._undo(want)
+            self._undo(want)
             raise
         if not want.repeated:
             return True
-        return all(ledger.entries.get(offset) is entry for ledger, entry, (offset,) in want.holds)
+        if all(ledger.entries.get(offset) is entry for ledger, entry, (offset,) in want.holds):
+            return True
+        self._undo(want)
+        return False
 
     def _undo(self, want: PopAttempt) -> None:
         engine = self._engine
         now_ms = engine.steady.now_ms()
         for ledger, entry, offsets in want.holds:
             for offset in offsets:
-                if ledger.entries.get(offset) is entry:
+                if ledger.entries.get(offset) is entry and _is_let_go(ledger, offset, entry):
                     ledger.free(offset, entry, now_ms)
         engine.store.commit()
         engine.wake_freed()
+
+
+def _is_let_go(ledger: Ledger, offset: int, entry: Entry) -> bool:
+    """A receive has not got this message; whether nobody has it: a repeated one has the same handle."""
+    return ledger.share.let_go(entry.attempt_id, ledger.queue.queue_id, offset)
 
 
 def _take_with_retries(share: GroupTopic, retries: GroupTopic, want: PopAttempt, queue_id: int) -> None:

@@ -204,9 +204,10 @@ class MessagingService(Positions):
             failure = error
         if failure is not None:
             # Also of a cancelled request: the one that was being written may not have arrived either.
-            rest = messages[max(encoded - len(ready), 0) :]
+            written = max(encoded - len(ready), 0)
+            rest, before = messages[written:], messages[:written]
             try:
-                await self._processor.give_back(context, receive.topic, receive.group, rest)
+                await self._processor.give_back(context, receive.topic, receive.group, rest, before)
                 raise failure
             finally:
                 failure = None  # its traceback has this frame

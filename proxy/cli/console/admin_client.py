@@ -6,9 +6,10 @@ It uses `http.client`: a command starts several times faster than with an asynci
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -17,6 +18,7 @@ from proxy.cli.console.failure import Ended, Failure
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _LARGEST_ANSWER = 512 << 20
+_CUT_OFF = "its answer ended in the middle"
 
 
 class Gateway:
@@ -88,6 +90,8 @@ class Gateway:
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], patience_s: float
     ) -> tuple[int, bytes]:
         try:
+            if self._connection.sock is not None and _is_over(self._connection.sock):
+                self._connection.close()
             if self._connection.sock is None:
                 self._connection.connect()
             self._connection.sock.settimeout(patience_s)
@@ -102,14 +106,20 @@ class Gateway:
         except TimeoutError:
             self._connection.close()
             raise self._unreachable("no answer in time") from None
+        except OSError as error:  # one that ends without an answer is an HTTPException, too
+            self._connection.close()
+            raise self._unreachable(error.strerror or str(error)) from None
+        except IncompleteRead:
+            self._connection.close()
+            raise self._unreachable(_CUT_OFF) from None
         except HTTPException:
             self._connection.close()
             raise self._stranger() from None
-        except OSError as error:
-            self._connection.close()
-            raise self._unreachable(error.strerror or str(error)) from None
         if len(answer) > _LARGEST_ANSWER:
             raise Failure(Ended.FAILED, f"the answer of {self._url} is larger than {_LARGEST_ANSWER} bytes")
+        if response.length:  # http.client tells only who reads without a limit
+            self._connection.close()
+            raise self._unreachable(_CUT_OFF)
         return response.status, answer
 
     def _unreachable(self, why: str) -> Failure:
@@ -121,6 +131,15 @@ class Gateway:
 
     def _stranger(self) -> Failure:
         return Failure(Ended.UNREACHABLE, f"what answers at {self._url} is not the admin port of a popgate")
+
+
+def _is_over(link: socket.socket) -> bool:
+    """Whether the gateway has closed a connection over which nothing is asked now.
+
+    It does so with those that are idle for long, and with all when the process that has them ends. Found out
+    only after a request was sent, it would not be known whether that was served.
+    """
+    return bool(select.select([link], [], [], 0)[0])
 
 
 def _quoted(part: str) -> str:

@@ -16,6 +16,8 @@ from proxy.cli.domain.messages import print_message
 
 _SLICE_S = 10.0
 _RECEIVE_BATCH = 32
+_REST_S = 0.5
+"""Between two questions, where the gateway lets nobody wait: it drains, or `api.max_wait_s` is small."""
 
 
 def receive(
@@ -81,7 +83,8 @@ def _await_messages(
     """Ask in slices, so that any patience works whatever the gateway's longest wait is."""
     end = time.monotonic() + patience
     while True:
-        left = max(end - time.monotonic(), 0.0)
+        began = time.monotonic()
+        left = max(end - began, 0.0)
         asked = min(_SLICE_S, _SLICE_S if follow else left)
         answer = gateway.post(
             "topics", topic, "receive", body={**request, "wait_ms": round(asked * 1000)}, wait_s=asked
@@ -89,6 +92,7 @@ def _await_messages(
         messages: list[dict[str, Any]] = answer["messages"]
         if messages or (not follow and time.monotonic() >= end):
             return messages
+        time.sleep(max(began + min(asked, _REST_S) - time.monotonic(), 0.0))
 
 
 def _acknowledge(gateway: Gateway, topic: str, group: str, messages: list[dict[str, Any]]) -> None:

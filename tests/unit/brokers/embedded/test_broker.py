@@ -285,6 +285,50 @@ async def test_a_pop_cancelled_in_the_turn_of_its_answer_gives_everything_back(s
         raise AssertionError("it was never too late to cancel")
 
 
+async def test_a_repeated_receive_keeps_what_the_first_one_gives_back(start: Start) -> None:
+    """The first one was cut off as it was answered, when its client had asked again already."""
+    broker = await start(GroupConfig("G", ordered=True, max_attempts=1))
+    await send(broker, b"1", b"2")
+    handles = [message.receipt for message in await take(broker, attempt_id="x")]
+    assert [message.receipt for message in await take(broker, attempt_id="x")] == handles
+    assert await broker.give_back(CONTEXT, "T", "G", handles) == 0
+    assert await take(broker, attempt_id="y") == []
+    assert await broker.give_back(CONTEXT, "T", "G", handles) == 2  # the repeated one was cut off, too
+    again = await take(broker, attempt_id="y")
+    assert [(message.body, message.attempt) for message in again] == [(b"1", 1), (b"2", 1)]
+    assert await broker.give_back(CONTEXT, "T", "G", [message.receipt for message in again]) == 2
+
+
+@pytest.mark.parametrize("first_leaves", [False, True])
+async def test_one_of_two_receives_of_an_attempt_is_cancelled_before_it_is_written(
+    start: Start, first_leaves: bool
+) -> None:
+    broker = await start(GroupConfig("G", ordered=True), durability=Durability.SYNC)
+    await send(broker, b"1")
+    pops = [asyncio.create_task(take(broker, attempt_id="x")) for _ in range(2)]
+    await asyncio.sleep(0)  # taken, and not yet written
+    leaves, stays = pops if first_leaves else pops[::-1]
+    leaves.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaves
+    (message,) = await stays
+    assert await take(broker, attempt_id="y") == []
+    assert await broker.give_back(CONTEXT, "T", "G", [message.receipt]) == 1
+
+
+async def test_a_repetition_of_an_earlier_delivery_keeps_none_of_a_later_one(
+    start: Start, clock: MovableClock
+) -> None:
+    broker = await start(GroupConfig("G", ordered=True))
+    await send(broker, b"1")
+    for _ in range(2):
+        await take(broker, attempt_id="x")
+    clock.advance(30)
+    (message,) = await take(broker, attempt_id="x")
+    assert message.attempt == 2
+    assert await broker.give_back(CONTEXT, "T", "G", [message.receipt]) == 1
+
+
 async def test_what_was_given_back_comes_first_and_in_order(start: Start) -> None:
     broker = await start()
     await send(broker, *[b"%d" % number for number in range(6)])

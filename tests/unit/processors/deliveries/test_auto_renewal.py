@@ -427,3 +427,25 @@ async def test_scenario_02_what_may_have_been_lost_with_its_connection_is_not_re
         await settle()
     assert bool(broker.asked("change_invisible")) is used
     assert processor.auto_renewal.holdings.held == used
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_what_is_left_of_an_answer_that_was_cut_off_is_not_renewed_unless_it_is_used(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    used: bool,
+) -> None:
+    """Java's client drops what it has of an answer that fails, and is there all the same."""
+    first, _, third = await popped(processor, context, 3)
+    await processor.settlement.free_held(context, "orders", "readers", [third])
+    if used:
+        await processor.ack(context, "orders", "readers", [first])
+    clock.advance(51)
+    for _ in range(5):
+        await settle()
+    assert bool(broker.asked("change_invisible")) is used
+    assert processor.auto_renewal.holdings.held == used

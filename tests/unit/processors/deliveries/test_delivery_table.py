@@ -81,6 +81,39 @@ def test_a_repeated_receive_keeps_its_first_time(holdings: DeliveryTable) -> Non
     assert holdings.held == 0
 
 
+def test_what_a_repeated_receive_has_is_held_when_the_first_one_is_returned(holdings: DeliveryTable) -> None:
+    deliver(holdings, "c1", "r1", "r2")
+    again = deliver(holdings, "c1", "r1")
+    holdings.returned("orders", "readers", ["r1", "r2", "unknown"])
+    assert holdings.find("orders", "readers", "r1") is again
+    assert holdings.held == 1
+    holdings.returned("orders", "readers", ["r1"])
+    assert holdings.held == 0
+    assert not holdings.any_held("orders", "readers")
+
+
+def test_what_is_left_of_a_cut_answer_is_not_held_by_a_repetition_that_is_cut_as_well(
+    holdings: DeliveryTable,
+) -> None:
+    """The client dropped what it had of the first one: that is over, and not another answer that has it."""
+    deliver(holdings, "c1", "r1", "r2")
+    holdings.returned("orders", "readers", ["r2"])
+    deliver(holdings, "c1", "r1")
+    holdings.returned("orders", "readers", ["r1"])
+    assert holdings.held == 0
+
+
+def test_a_cut_repetition_hides_no_earlier_answer_that_is_still_being_written(
+    holdings: DeliveryTable,
+) -> None:
+    deliver(holdings, "c1", "r1", "r2")
+    deliver(holdings, "c1", "r1", "r2", "r3")
+    holdings.returned("orders", "readers", ["r3"])
+    last = deliver(holdings, "c1", "r1")
+    holdings.returned("orders", "readers", ["r1", "r2"])  # of the first one
+    assert holdings.find("orders", "readers", "r1") is last
+
+
 def test_scenario_24_what_is_held_is_bounded(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", *(f"r{n}" for n in range(8)))
     refused = holdings.deliver(

@@ -138,6 +138,20 @@ def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path) -> None:
     assert "expires at" in one.what
 
 
+def test_a_certificate_that_is_not_valid_yet_is_a_warning(tmp_path: Path) -> None:
+    days = timedelta(days=1)
+    certificate, key = Papers(tmp_path).dated("one", begins=days, ends=90 * days)
+    (one,) = found(tmp_path, f"[tls]\ncertificate = '{certificate}'\nkey = '{key}'\n")
+    assert (one.level, one.name) == ("warning", "tls.certificate")
+    assert f"{certificate} is not valid before" in one.what
+
+
+def test_a_certificate_that_is_valid_has_no_finding(tmp_path: Path) -> None:
+    days = timedelta(days=1)
+    certificate, key = Papers(tmp_path).dated("one", begins=-days, ends=90 * days)
+    assert found(tmp_path, f"[tls]\ncertificate = '{certificate}'\nkey = '{key}'\n") == []
+
+
 def test_defaults_have_no_finding_and_nothing_is_opened(tmp_path: Path) -> None:
     assert found(tmp_path, f"data = '{tmp_path}/data'\n") == []
     assert [path.name for path in tmp_path.iterdir()] == ["popgate.toml"]

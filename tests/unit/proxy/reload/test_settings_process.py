@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -128,6 +129,15 @@ async def test_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(asyncio.CancelledError):
             await read_anew([sys.executable])
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+async def test_a_gateway_without_a_descriptor_for_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(SettingsWrong, match="the settings cannot be read: too many open files"):
+        await read_anew([sys.executable, "-c", GIVES])
 
 
 async def test_a_program_that_is_gone_is_told() -> None:

@@ -19,6 +19,7 @@ from proxy.supervision.processes import Processes
 from proxy.supervision.replacement import SupervisorState
 from proxy.workers.channel import Channel
 from proxy.workers.crew import ADMIN, Member, Role, Stage
+from tests.support.memory_shortage import ShortOfMemory
 from tests.support.waiting import wait_until
 
 
@@ -108,6 +109,22 @@ def test_who_does_not_read_costs_no_memory_and_is_told_the_last_of_all(bench: Be
         told = came[0]["crew"]
 
 
+def test_what_there_was_no_memory_for_is_told_when_there_is(bench: Bench) -> None:
+    """Else the process would hear nothing more, count as one that hangs, and be killed."""
+    member, theirs = bench.member()
+    end = ShortOfMemory(member.channel._end)
+    member.channel._end = end  # type: ignore[assignment]
+    bench.processes.tell(member, {"alive": True})
+    bench.processes.tell(member, {"admin": False})
+    bench.turn(0.1)
+    assert end.failed <= 8, "it was tried without a pause"
+    end.short = False
+    came = wait_until(theirs.receive, turn=lambda: bench.turn(0.01))
+    assert came == ({"alive": True}, -1)
+    assert theirs.receive() == ({"admin": False}, -1)
+    assert member.channel.kept == 0
+
+
 def test_who_was_draining_before_the_program_was_loaded_anew_is_killed_in_the_end(bench: Bench) -> None:
     bench.processes._patience_s = 0.05
     bench.member(Stage.DRAINING)
@@ -161,6 +178,28 @@ def test_who_has_no_descriptor_left_gets_nothing_for_a_moment(
             os.close(came[1])
 
 
+def test_operators_go_elsewhere_too_where_a_process_has_no_descriptor_left(bench: Bench) -> None:
+    """It would send each of them back at once, again and again."""
+    (full, theirs), (other, others) = bench.member(), bench.member()
+    full.has_admin = other.has_admin = True
+    pairs = [socket.socketpair() for _ in range(2)]
+    assert bench.processes.hand(ADMIN, pairs[0][0].fileno())
+    theirs.send({"full": 1})
+    wait_until(lambda: full.full, turn=lambda: bench.turn(0.0))
+    assert bench.processes.hand(ADMIN, pairs[1][0].fileno())
+    assert list(other.handed) == [2]
+    others.send({"full": 2})
+    wait_until(lambda: other.full, turn=lambda: bench.turn(0.0))
+    assert not bench.processes.hand(ADMIN, pairs[0][0].fileno())
+    assert [door for door, _ in bench.returned] == [ADMIN, ADMIN]
+    for channel in (theirs, others):
+        while (came := channel.receive()) is not None:
+            if came[1] >= 0:
+                os.close(came[1])
+    for end in (*pairs[0], *pairs[1], *(back for _, back in bench.returned)):
+        end.close()
+
+
 def test_who_drains_by_itself_is_told_when_no_connection_comes_any_more(bench: Bench) -> None:
     """What was handed over before comes before that word: it need not be closed unserved."""
     _, theirs = bench.member()
@@ -179,6 +218,22 @@ def test_who_drains_by_itself_is_told_when_no_connection_comes_any_more(bench: B
         wait_until(lambda: "drain" in heard, turn=hear)
         assert [one for one in heard if one != "crew"] == ["door", "number", "drain"]
         assert not bench.processes.hand(1, connection.fileno())
+
+
+def test_who_drains_by_itself_as_all_do_is_told_that_nobody_else_serves(bench: Bench) -> None:
+    """A signal to all processes: with the embedded broker no client is left to others until the end."""
+    _, theirs = bench.member()
+    bench.processes.leaving = bench.processes.alone = True
+    theirs.send({"draining": True})
+    heard: list[dict[str, Any]] = []
+
+    def hear() -> None:
+        bench.turn(0.0)
+        while (came := theirs.receive()) is not None:
+            heard.append(came[0])
+
+    wait_until(lambda: any("drain" in message for message in heard), turn=hear)
+    assert {"drain": True, "alone": True} in heard
 
 
 def test_what_a_process_had_no_room_for_comes_back_whole(bench: Bench) -> None:

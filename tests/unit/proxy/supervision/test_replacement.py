@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,28 @@ def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
         again.members[0].channel.receive()
     again.members[0].channel.close()
     ours._end.detach()  # it was the same descriptor
+
+
+class Full(io.StringIO):
+    """Standard output on a full disk: what was said at the start still waits to be written."""
+
+    def flush(self) -> None:
+        raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize("output", [None, Full()], ids=["closed", "full"])
+def test_a_standard_output_that_takes_nothing_is_no_reason_to_stay(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch, output: io.StringIO | None
+) -> None:
+    """Else no new settings are ever taken, and no other version."""
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
 
 
 def test_everything_is_there_again(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from proxy.app import CannotStart
 from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
+from proxy.supervision.doors import Doors
 from proxy.supervision.replacement import SIGNALS
 from proxy.supervision.supervisor import Supervisor
 from proxy.workers.channel import Channel
@@ -129,10 +131,11 @@ def test_hangups_that_its_starter_ignores_stay_ignored(
     assert callable(signal.getsignal(signal.SIGTERM))
     # What the program that replaces it would be told by a hang-up is done before.
     monkeypatch.setattr(module, "spawn_trial", lambda _: 12_345)
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
     supervisor._trial = 1
     supervisor._renew()
     supervisor._tried(0)
-    supervisor._tend_old_host()  # as after each event
+    supervisor._tend()  # as after each event
     assert (supervisor._trial, supervisor._again) == (12_345, False)
     supervisor._trial = 0
 
@@ -223,3 +226,106 @@ def test_a_gateway_whose_address_somebody_took_meanwhile_says_so(
             " (choose another --listen)"
         )
         assert supervisor._processes.leaving
+
+
+def left_behind(supervisor: Supervisor, url: str, *, listens: bool = True) -> Door:
+    """A door at which the program from before has listened."""
+    doors, number = Doors(supervisor._turning, lambda *_: False), supervisor._staying.next_number()
+    doors.bind(number, url)
+    door, links = doors.sockets()[number]
+    for link in links if listens else ():
+        link.listen()
+    supervisor._staying.doors.append((door, [link.detach() for link in links]))
+    return door
+
+
+def test_an_address_that_new_settings_omit_is_served_while_a_process_does(
+    supervisor: Supervisor, socket_folder: Path
+) -> None:
+    """Should no process start with them, clients would have no address at all."""
+    named = left_behind(supervisor, "grpc://127.0.0.1:0")
+    omitted = left_behind(supervisor, "remoting://127.0.0.1:0")
+    file = left_behind(supervisor, f"grpc+unix:{socket_folder}/s")
+    with serving(supervisor, named.number, omitted.number, file.number):
+        supervisor._take_doors()
+        supervisor._open()
+        # No process that is made now is to serve them.
+        assert supervisor._doors.served == (named,)
+        for door in (named, omitted):
+            with socket.create_connection(("127.0.0.1", door.listen.port)):
+                pass
+        (worker,) = supervisor._processes
+        worker.stage = Stage.DRAINING
+        supervisor._open()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", omitted.listen.port))
+        assert list(socket_folder.iterdir()) == []
+        with socket.create_connection(("127.0.0.1", named.listen.port)):
+            pass
+
+
+def test_the_file_of_an_address_stays_whose_options_new_settings_change(
+    supervisor: Supervisor, socket_folder: Path
+) -> None:
+    """No process started with the ones before, so that nobody listened there, and the path was bound anew."""
+    path = socket_folder / "s"
+    left_behind(supervisor, f"grpc+unix:{path}", listens=False)
+    path.unlink()
+    named = left_behind(supervisor, f"grpc+unix:{path}?mode=660")
+    supervisor._settings.__dict__["listen"] = (named.url,)
+    with serving(supervisor, named.number):
+        supervisor._take_doors()
+        supervisor._open()
+        assert supervisor._doors.served == (named,)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+
+
+def test_a_renewal_is_taken_though_no_process_of_the_last_one_starts(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They die one after the other without a word, and what was corrected would never be read."""
+    monkeypatch.setattr(module, "spawn_trial", lambda _: 12_345)
+    monkeypatch.setattr(module, "kill_trial", lambda _: None)
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    ours, theirs = Channel.pair()
+    nobody = 1 << 22
+    """The number of no process."""
+    with serving(supervisor), closing(theirs):
+        new = Member(8, Role.WORKER, nobody, ours, frozenset(), 1, time.monotonic())
+        supervisor._processes.take_over(new)
+        supervisor._signalled(signal.SIGHUP)
+        assert (supervisor._trial, supervisor._again) == (0, True)
+        supervisor._processes.over(nobody, -signal.SIGKILL)
+        supervisor._tend()  # as after each event
+        assert (supervisor._trial, supervisor._again) == (12_345, False)
+
+
+def test_a_reload_asked_for_meanwhile_is_taken_though_a_worker_is_missing(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be missing because it cannot start with the settings that are to be corrected."""
+    monkeypatch.setattr(module, "spawn_trial", lambda _: 12_345)
+    monkeypatch.setattr(module, "kill_trial", lambda _: None)
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._trial = 1
+    supervisor._signalled(signal.SIGHUP)
+    supervisor._tried(1)  # the settings were wrong when they were read
+    supervisor._tend()
+    assert (supervisor._trial, supervisor._again) == (12_345, False)
+
+
+def test_who_dials_when_all_workers_drain_already_is_refused(supervisor: Supervisor) -> None:
+    """A signal to all processes, as systemd sends it: the time in which they would serve on is over."""
+    door = bound(supervisor)
+    with serving(supervisor, door.number):
+        supervisor._open()
+        supervisor._leave(lame_s=5.0)
+        with socket.create_connection(("127.0.0.1", door.listen.port)):
+            pass
+        (worker,) = supervisor._processes
+        supervisor._processes._drains(worker)  # it said so
+        supervisor._tend()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", door.listen.port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from proxy.config.handover import Settled, settle
 from proxy.config.loader import load_settings
 from proxy.supervision.doors import Doors
 from proxy.supervision.poll_loop import PollLoop
-from proxy.supervision.replacement import SETTINGS, SupervisorState
+from proxy.supervision.replacement import SETTINGS, SupervisorState, load_anew
 from proxy.supervision.trial_process import bind_anew, why_failed
 from proxy.workers.crew import ADMIN
 
@@ -83,6 +84,23 @@ def test_a_port_that_is_taken_is_the_reason_and_none_is_kept(bench: Bench, taken
     assert why == f"cannot listen at grpc://127.0.0.1:{taken}: address already in use"
     assert bench.urls == [ANY]
     assert not (bench.staying.folder / SETTINGS).exists()
+
+
+def test_new_addresses_are_given_back_if_the_program_cannot_be_loaded_anew(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has changed then: no process that is made later is to serve them with the old settings."""
+
+    def execve(*_: object) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    assert bench.bind(ANY, "remoting://127.0.0.1:0") == ""
+    assert bench.urls == [ANY, "remoting://127.0.0.1:0"]
+    with pytest.raises(OSError, match="not now"):
+        load_anew(bench.staying, bench.doors)
+    assert bench.urls == [ANY]
+    assert bench.doors.admin
 
 
 def test_so_is_that_of_the_admin_port(bench: Bench, taken: int) -> None:

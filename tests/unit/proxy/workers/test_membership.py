@@ -26,6 +26,7 @@ from proxy.supervision.work import settings_at
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
+from tests.support.memory_shortage import ShortOfMemory
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -306,6 +307,20 @@ async def test_much_is_told_in_order_to_who_does_not_listen_at_once(desk: Desk) 
         assert desk.post.channel.kept
         for number in range(2_000):
             assert await desk.heard() == {"number": number}
+
+
+async def test_what_there_was_no_memory_for_is_told_when_there_is(desk: Desk) -> None:
+    async with attached(desk) as (membership, _):
+        end = ShortOfMemory(desk.post.channel._end)
+        desk.post.channel._end = end  # type: ignore[assignment]
+        membership.tell({"number": 0})
+        membership.tell({"number": 1})
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert end.failed <= 8, "it was tried without a pause"
+        end.short = False
+        assert [await desk.heard() for _ in range(2)] == [{"number": 0}, {"number": 1}]
+        assert desk.post.channel.kept == 0
 
 
 async def test_operators_are_served_when_the_pages_are_there(desk: Desk) -> None:

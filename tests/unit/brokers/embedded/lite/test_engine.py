@@ -74,8 +74,12 @@ async def subscribe(broker: EmbeddedBroker) -> None:
     await broker.subscribe_lite(ME, LiteSync("L", "G", LiteAction.ADD, ("room",)))
 
 
-async def pop(broker: EmbeddedBroker, until: float | None = None) -> list[StoredMessage]:
-    return await broker.pop_lite(ME, replace(Pop("L", "G", EVERYTHING, 30_000), wait_until=until))
+async def pop(
+    broker: EmbeddedBroker, until: float | None = None, attempt_id: str = ""
+) -> list[StoredMessage]:
+    return await broker.pop_lite(
+        ME, replace(Pop("L", "G", EVERYTHING, 30_000), wait_until=until, attempt_id=attempt_id)
+    )
 
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
@@ -216,3 +220,37 @@ async def test_many_lite_topics_that_go_at_once_look_at_all_groups_once(
     await clock.run(2, turns)
     assert await broker.lite_topics("L", "", 1_000) == []
     assert 1 <= looks <= 10
+
+
+async def test_a_repeated_receive_of_lite_topics_keeps_what_the_first_one_gives_back(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    await subscribe(broker)
+    await send(broker, b"a")
+    (first,) = await pop(broker, attempt_id="x")
+    (again,) = await pop(broker, attempt_id="x")
+    assert again.receipt == first.receipt
+    assert await broker.give_back(ME, "L", "G", [first.receipt]) == 0
+    assert await pop(broker, attempt_id="y") == []
+    assert await broker.give_back(ME, "L", "G", [first.receipt]) == 1  # the repeated one was cut off, too
+    (message,) = await pop(broker, attempt_id="x")
+    assert message.attempt == 1
+    await pop(broker, attempt_id="x")
+    clock.advance(30)
+    (later,) = await pop(broker, attempt_id="x")
+    assert later.attempt == 2
+    assert await broker.give_back(ME, "L", "G", [later.receipt]) == 1
+
+
+async def test_a_repeated_receive_of_lite_topics_that_is_cancelled_leaves_the_first_one_its_messages(
+    broker: EmbeddedBroker,
+) -> None:
+    await subscribe(broker)
+    await send(broker, b"a")
+    first, again = (asyncio.ensure_future(pop(broker, attempt_id="x")) for _ in range(2))
+    await asyncio.sleep(0)  # taken, and not yet written
+    again.cancel()
+    (message,) = await first
+    assert again.cancelled()
+    assert await pop(broker, attempt_id="y") == []
+    assert await broker.give_back(ME, "L", "G", [message.receipt]) == 1

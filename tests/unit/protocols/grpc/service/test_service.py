@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,18 @@ class Breaking:
         return len(some)
 
 
+class Stuck(Breaking):
+    """Its client reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(0, BrokenStream("gone"))
+        self.asked = asyncio.Event()
+
+    async def write(self, answer: Any) -> None:
+        self.asked.set()
+        await asyncio.get_running_loop().create_future()
+
+
 @pytest.mark.parametrize("failure", [BrokenStream("gone"), asyncio.CancelledError()])
 @pytest.mark.parametrize("takes", range(5))
 @pytest.mark.parametrize("ordered", [False, True])
@@ -67,6 +80,22 @@ async def test_scenario_03_whatever_was_not_written_is_there_again_with_no_attem
     assert sorted(m.body for m in again) == [b"%d" % n for n in range(len(delivered), 3)] or not ordered
     assert sorted([m.body for m in again] + delivered) == [b"0", b"1", b"2"]
     assert all(m.system_properties.delivery_attempt == 1 for m in again)
+
+
+@pytest.mark.parametrize("takes", [3, 4, 5])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_an_answer_that_was_not_written_to_its_end_counts_as_cut_off(
+    client: Any, gateway: Any, takes: int, at_once: bool
+) -> None:
+    """Also where all of its messages were: it fails, and then clients drop them."""
+    for n in range(3):
+        await client.send_one(body=b"%d" % n)
+    answers = Breaking(takes, BrokenStream("gone"), at_once=at_once)
+    service = MessagingService(gateway.processor, gateway.clock)
+    with contextlib.nullcontext() if takes == 5 else pytest.raises(BrokenStream):
+        await service.receive_message(client.receive_request(auto_renew=True), CONTEXT, answers)
+    held = gateway.processor.auto_renewal.holdings.holder("c").deliveries
+    assert [delivery.cut for delivery in held] == [takes < 5]
 
 
 async def test_an_empty_receive_that_cannot_be_told_harms_nobody(client: Any, gateway: Any) -> None:
@@ -118,3 +147,47 @@ async def test_what_a_client_cannot_take_is_hidden_and_not_returned_when_its_rec
     await gateway.processor.settlement.stop()  # it waits for what is under way
     await gateway.pass_s(10)  # the first rest of the group's policy
     assert [message.system_properties.delivery_attempt for message in await client.receive()] == [2]
+
+
+async def test_a_receive_that_was_not_read_leaves_its_messages_to_its_repetition(
+    client: Any, gateway: Any
+) -> None:
+    """Else the head of a message group is at two consumers, and the acknowledgement of one is refused."""
+    await gateway.broker.create_group(GroupConfig("g", ordered=True))
+    for body in (b"1", b"2"):
+        await client.send_one(body=body, message_group="a")
+    asked = {"auto_renew": True, "attempt_id": "one", "batch_size": 1}
+    service, unread = MessagingService(gateway.processor, gateway.clock), Stuck()
+    first = asyncio.ensure_future(service.receive_message(client.receive_request(**asked), CONTEXT, unread))
+    await unread.asked.wait()
+    (message,) = await client.receive(**asked)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await gateway.processor.settlement.stop()  # it waits for what is under way
+    assert await client.receive(attempt_id="two") == []
+    holders = gateway.processor.auto_renewal.holdings._holders.values()
+    (held,) = (delivery for holder in holders for delivery in holder.deliveries)
+    assert (len(held.newest), held.cut) == (1, False)
+    answer = await client.ack(message.system_properties.receipt_handle)
+    assert answer.status.code == pb.OK, answer
+    assert [message.body for message in await client.receive(attempt_id="three")] == [b"2"]
+
+
+async def test_a_repetition_that_was_not_read_is_cut_off_though_the_first_answer_was_written(
+    client: Any, gateway: Any
+) -> None:
+    """Its client asked again as it had not got the first one, and is there: else it is renewed for hours."""
+    await gateway.broker.create_group(GroupConfig("g", ordered=True))
+    await client.send_one(body=b"1", message_group="a")
+    asked = client.receive_request(auto_renew=True, attempt_id="one")
+    service, unread = MessagingService(gateway.processor, gateway.clock), Stuck()
+    await service.receive_message(asked, CONTEXT, Breaking(9, BrokenStream("gone")))
+    again = asyncio.ensure_future(service.receive_message(asked, CONTEXT, unread))
+    await unread.asked.wait()
+    again.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await again
+    await gateway.processor.settlement.stop()  # it waits for what is under way
+    (held,) = gateway.processor.auto_renewal.holdings.holder("c").deliveries
+    assert held.cut
