@@ -45,8 +45,11 @@ def test_a_test_that_fails_once_passes_and_is_named(look) -> None:
     assert look(once=ONCE.format(count=1)) == (0, ["test_once.py::test_once[0]"])
 
 
-def test_one_that_always_fails_fails_the_run(look) -> None:
+def test_one_that_always_fails_fails_the_run_and_tells_why(look, capsys) -> None:
     assert look(once=ONCE.format(count=1), always=ALWAYS) == (1, [])
+    *_, first, second, _ = capsys.readouterr().out.splitlines()
+    assert first == "failed at first: test_always.py::test_always: assert False"
+    assert second == "FAILED twice: test_always.py::test_always: assert False"
 
 
 def test_sixteen_that_fail_once_fail_the_run(look) -> None:

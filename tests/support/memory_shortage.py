@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
 from typing import Any
 
 
@@ -13,13 +14,14 @@ class ShortOfMemory:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self.short = True
-        self.failed = 0
+        self.failed: list[float] = []
+        """When it was tried, in seconds of the monotonic clock."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._end, name)
 
     def send(self, data: bytes) -> int:
         if self.short:
-            self.failed += 1
+            self.failed.append(time.monotonic())
             raise OSError(errno.ENOBUFS, "no buffer space available")
         return self._end.send(data)

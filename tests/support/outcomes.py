@@ -1,8 +1,8 @@
 """A pytest plugin that writes down what failed, for `tests/support/run.py`.
 
-`TEST_OUTCOMES` names the file: JSON with `failed`, the ids of tests that can be tried once more, and
-`problems`, texts of what no second look can mend: others add to them through `config.stash[PROBLEMS]`, and a
-process that ends in the middle of a test leaves its name there.
+`TEST_OUTCOMES` names the file: JSON with `failed`, the ids of tests that can be tried once more and what each
+failed with, and `problems`, texts of what no second look can mend: others add to them through
+`config.stash[PROBLEMS]`, and a process that ends in the middle of a test leaves its name there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 PROBLEMS = pytest.StashKey[list[str]]()
+LONGEST_REASON = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,7 +28,7 @@ class _Outcomes:
     def __init__(self, config: pytest.Config, file: Path) -> None:
         self._config = config
         self._file = file
-        self._failed: dict[str, None] = {}
+        self._failed: dict[str, str] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         # What is true if the process ends now: no second look says what became of the tests after this one.
@@ -35,7 +36,7 @@ class _Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._failed[report.nodeid] = None
+            self._failed.setdefault(report.nodeid, reason_of(report))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -47,4 +48,11 @@ class _Outcomes:
 
     def _write(self, *others: str) -> None:
         problems = [*self._config.stash[PROBLEMS], *others]
-        self._file.write_text(json.dumps({"failed": list(self._failed), "problems": problems}))
+        self._file.write_text(json.dumps({"failed": self._failed, "problems": problems}))
+
+
+def reason_of(report: pytest.TestReport) -> str:
+    """What a test failed with, on one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else report.longreprtext
+    return " ".join(text.split())[:LONGEST_REASON]

@@ -38,7 +38,8 @@ class Outcome:
     """What one call of pytest came to."""
 
     code: int
-    failed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The ids of tests, and what each failed with."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -78,14 +79,17 @@ def look_twice(
     if len(first.failed) > MOST_LOOKS:
         print(f"{len(first.failed)} tests failed: no second look at more than {MOST_LOOKS}")
         return first.code, []
-    again = []
+    again = {}
     for nodeid in first.failed:
         print(f"second look: {nodeid}", flush=True)
-        if run([nodeid, *alone]).code != PASSED:
-            again.append(nodeid)
-    for nodeid in again:
-        print(f"FAILED twice: {nodeid}")
-    return (FAILED, []) if again else (PASSED, first.failed)
+        second = run([nodeid, *alone])
+        if second.code != PASSED:
+            again[nodeid] = second.failed.get(nodeid, f"pytest ended with {second.code}")
+    for nodeid, reason in first.failed.items():  # the output of both may be far above
+        print(f"failed at first: {nodeid}: {reason}")
+        if nodeid in again:
+            print(f"FAILED twice: {nodeid}: {again[nodeid]}")
+    return (FAILED, []) if again else (PASSED, list(first.failed))
 
 
 def run_tiers(tiers: Sequence[str], given: Sequence[str]) -> tuple[int, list[str]]:

@@ -15,7 +15,7 @@ class Script:
     def __init__(
         self, failed: Sequence[str], again: Sequence[str] = (), problems: Sequence[str] = ()
     ) -> None:
-        self._first = Outcome(1 if failed or problems else 0, list(failed), list(problems))
+        self._first = Outcome(int(bool(failed or problems)), dict.fromkeys(failed, "first"), list(problems))
         self._again = again
         self.calls: list[Sequence[str]] = []
 
@@ -23,7 +23,8 @@ class Script:
         self.calls.append(arguments)
         if len(self.calls) == 1:
             return self._first
-        return Outcome(int(arguments[0] in self._again), [])
+        node = arguments[0]
+        return Outcome(1, {node: "then"}) if node in self._again else Outcome(0)
 
 
 def test_what_passes_at_once_is_looked_at_once() -> None:
@@ -40,7 +41,11 @@ def test_a_test_that_failed_once_passes_and_is_named() -> None:
 
 def test_a_test_that_fails_again_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert look_twice(Script(["a", "b"], again=["b"]), []) == (1, [])
-    assert "FAILED twice: b" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "failed at first: a: first",
+        "failed at first: b: first",
+        "FAILED twice: b: then",
+    ]
 
 
 def test_more_failures_than_looks_fail_the_run() -> None:
@@ -60,7 +65,7 @@ def test_a_problem_is_not_mended_by_a_second_look() -> None:
 def test_other_exit_codes_of_pytest_stay_and_what_failed_is_named(
     code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert look_twice(lambda _: Outcome(code, ["a"]), []) == (code, [])
+    assert look_twice(lambda _: Outcome(code, {"a": "first"}), []) == (code, [])
     assert "FAILED a\n" in capsys.readouterr().out
 
 

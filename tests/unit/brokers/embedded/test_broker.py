@@ -35,6 +35,7 @@ from popgate.ids.receipt import parse_receipt
 from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.properties import decode_properties, encode_properties
+from tests.support.waiting import until
 
 CONTEXT = Context(client_id="me@host@1")
 RED = compile_filter(FilterKind.TAG, "red")
@@ -306,7 +307,8 @@ async def test_one_of_two_receives_of_an_attempt_is_cancelled_before_it_is_writt
     broker = await start(GroupConfig("G", ordered=True), durability=Durability.SYNC)
     await send(broker, b"1")
     pops = [asyncio.create_task(take(broker, attempt_id="x")) for _ in range(2)]
-    await asyncio.sleep(0)  # taken, and not yet written
+    await until(lambda: broker.figures()["unfinished_deliveries"], pause_s=0)
+    assert not any(pop.done() for pop in pops), "it was written already"
     leaves, stays = pops if first_leaves else pops[::-1]
     leaves.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import ssl
@@ -23,7 +24,7 @@ from proxy.app import build
 from proxy.config.settings import Settings
 from proxy.lifetime.end_signals import EndSignals
 from proxy.supervision.work import settings_at
-from proxy.workers.channel import Channel
+from proxy.workers.channel import REST_S, Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
 from tests.support.memory_shortage import ShortOfMemory
@@ -315,9 +316,10 @@ async def test_what_there_was_no_memory_for_is_told_when_there_is(desk: Desk) ->
         desk.post.channel._end = end  # type: ignore[assignment]
         membership.tell({"number": 0})
         membership.tell({"number": 1})
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert end.failed <= 8, "it was tried without a pause"
+        told = len(end.failed)
+        await until(lambda: len(end.failed) >= told + 3)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(end.failed[told - 1 :])]
+        assert min(pauses) > REST_S / 2, "it was tried without a pause"
         end.short = False
         assert [await desk.heard() for _ in range(2)] == [{"number": 0}, {"number": 1}]
         assert desk.post.channel.kept == 0

@@ -9,6 +9,7 @@ import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
@@ -48,6 +49,7 @@ final class Resets {
                     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
                 });
         run.waitFor(() -> again.size() == EACH * queues.size() && Mapped.isIdle(back) && !hung.isEmpty());
+        List<ProcessQueue> held = heldBy(forward, topic);
         reset(run, producer, queues.get(0), run.get("back"), 0);
         reset(run, producer, queues.get(0), run.get("forward"), System.currentTimeMillis());
         for (int n = 0; n < queues.size(); n++) {
@@ -55,7 +57,8 @@ final class Resets {
             run.sent(message, producer.send(message, queues.get(n)));
         }
         // Through whatever worker of a gateway it is connected, it hears of it; of what is shared it keeps what it holds.
-        run.waitFor(() -> run.get("straight") != null || areDropped(forward, topic));
+        run.waitFor(() -> run.get("straight") != null || held.stream().allMatch(ProcessQueue::isDropped));
+        run.say("let go");
         letGo.countDown();
         run.waitFor(() -> again.entrySet().stream().allMatch(one -> one.getValue() > 1 || isAfter(one.getKey()))
                 && again.keySet().stream().filter(Resets::isAfter).count() == queues.size()
@@ -104,11 +107,12 @@ final class Resets {
         run.say("reset", "group", group, "offsets", offsets.values().stream().sorted().toList());
     }
 
-    /** Whether it has let go of what it had: it was told, and rests now. */
+    /** Its queues as they are now: one that hears of a reset drops them, and has new ones 10 to 30 s later. */
     @SuppressWarnings("deprecation") // nothing else tells which queues it has
-    private static boolean areDropped(DefaultMQPushConsumer consumer, String topic) {
+    private static List<ProcessQueue> heldBy(DefaultMQPushConsumer consumer, String topic) {
         return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().entrySet().stream()
                 .filter(one -> one.getKey().getTopic().equals(topic))
-                .allMatch(one -> one.getValue().isDropped());
+                .map(Map.Entry::getValue)
+                .toList();
     }
 }
