@@ -32,6 +32,7 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.schemes import make_adapter
+from tests.support.evidence import threads_at_work
 from tests.support.waiting import PATIENCE_S, until
 
 START_S = 240.0
@@ -227,7 +228,12 @@ class Live:
     async def admin(self, path: str, body: object) -> Any:
         """What the admin port answers to a body. Fails when it refuses."""
         gateway = await self.survivor()
-        return await asyncio.to_thread(_post, f"{gateway.admin}{path}", body)
+        try:
+            return await asyncio.to_thread(_post, f"{gateway.admin}{path}", body)
+        except AssertionError as refused:
+            if "BROKER_TIMEOUT" in str(refused):
+                refused.add_note("\n".join(await asyncio.to_thread(threads_at_work, self.cluster)))
+            raise
 
     async def close(self) -> None:
         for channel in self._channels:

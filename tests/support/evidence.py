@@ -7,7 +7,9 @@ it complained about: all of it is gone when the run has ended.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from popgate.testing.rocketmq import shared_rocketmq
+from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
+from tests.support.waiting import NotInTimeError, wait_until
 
 _MOST_LINES = 40
 _LONGEST_LINE = 240
@@ -29,6 +32,10 @@ _COMPLAINTS = re.compile(r" (WARN|ERROR) ")
 _CLOSED = re.compile("expired channel|IDLE exception")
 """Why a broker closed a connection, with all requests on it."""
 _BROKER_LOGS = ("pop", "broker", "store", "storeerror", "remoting")
+_END_OF_THREADS = "JNI global refs"
+_AT_WORK = re.compile(r"BLOCKED|AdminBrokerProcessor|registerBroker|\.persist\(")
+_DEEPEST = 14
+_DUMPED_WITHIN_S = 10.0
 
 
 def failed_on_facts(item: pytest.Item, report: pytest.TestReport) -> Mapping[str, Any] | None:
@@ -89,6 +96,29 @@ def complaints(log: Path, names: str) -> list[str]:
     lines = (line for line in log.read_text(errors="replace").splitlines() if _COMPLAINTS.search(line))
     general = log.stem in ("pop", "storeerror")
     return [f"{log.name}: {line}" for line in lines if general or names in line or _CLOSED.search(line)]
+
+
+def threads_at_work(cluster: SharedRocketMQ) -> list[str]:
+    """What a broker does that does not answer: its threads that wait for a lock, write, or register."""
+    output = next(Path(cluster.folder).glob("broker-*/output.log"))
+
+    def written() -> str:
+        return output.read_text(errors="replace")
+
+    before = written().count(_END_OF_THREADS)
+    os.kill(cluster.broker_pid, signal.SIGQUIT)
+    try:
+        wait_until(lambda: written().count(_END_OF_THREADS) > before, _DUMPED_WITHIN_S)
+    except NotInTimeError:
+        return [f"the broker wrote no threads within {_DUMPED_WITHIN_S:g} s: it does not run, or is not let"]
+    return stacks(written())
+
+
+def stacks(output: str) -> list[str]:
+    """The tops of stacks that matter in the last dump of threads that a virtual machine wrote."""
+    dump = output[output.rindex("Full thread dump") :]
+    found = [block.splitlines()[:_DEEPEST] for block in dump.split("\n\n") if _AT_WORK.search(block)]
+    return _short(line for block in found for line in block)
 
 
 def _metrics(gateway: GatewayProcess) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.evidence import complaints, figures, timeline
+from tests.support.evidence import complaints, figures, stacks, timeline
 
 
 def test_a_timeline_has_a_line_for_each_fact_in_ms_since_the_first() -> None:
@@ -49,3 +49,14 @@ def test_complaints_are_of_the_names_but_for_logs_about_messages_alone(tmp_path:
         "broker.log: 4 WARN remove expired channel[127.0.0.1:1]"
     ]
     assert complaints(tmp_path / "none.log", "x-restart") == []
+
+
+def test_of_a_dump_of_threads_those_are_told_that_wait_for_a_lock_or_write() -> None:
+    def dump(*blocks: str) -> str:
+        return "\n\n".join(("2026 Full thread dump OpenJDK", *blocks, "JNI global refs: 21"))
+
+    idle = '"AdminBrokerThread_1" #71\n   java.lang.Thread.State: WAITING (parking)'
+    blocked = '"AdminBrokerThread_2" #72\n   java.lang.Thread.State: BLOCKED (on object monitor)'
+    writing = '"AdminBrokerThread_3" #73\n\tat common.ConfigManager.persist(ConfigManager.java:1)'
+    output = f"boot success\n{dump(blocked)}\n{dump(idle, writing)}\n"
+    assert stacks(output) == writing.splitlines()
