@@ -37,7 +37,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 START_S = 240.0
 """For a gateway process, likewise."""
-ANSWER_S = 75.0
+ANSWER_S = 60.0
 """For an answer of the cluster, or a sign of life. A broker makes one topic after the other, and answers when
 its name server has it, for which it waits up to 24 s; one that stands still for long is still there."""
 HOLD_S = 600
