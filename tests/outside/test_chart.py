@@ -138,6 +138,16 @@ def test_settings_load_and_fit_the_pod(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", charts.VALUES)
+def test_a_changed_configmap_reaches_the_running_pod(name: str) -> None:
+    """Kubernetes never updates a file that is mounted by `subPath`: a reload would read the old one."""
+    pod = workload(name)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "settings"]
+    assert "subPath" not in mount
+    assert container["args"] == ["serve", "--config", f"{mount['mountPath']}/popgate.toml"]
+
+
+@pytest.mark.parametrize("name", charts.VALUES)
 def test_services_and_policies_point_at_ports_of_the_pod(name: str) -> None:
     template = workload(name)["spec"]["template"]
     (container,) = template["spec"]["containers"]
@@ -393,7 +403,7 @@ def test_what_the_pod_says_runs_as_a_process(tmp_path: Path) -> None:
     file = tmp_path / "popgate.toml"
     file.write_text(re.sub(r"://0\.0\.0\.0:\d+", "://127.0.0.1:0", file.read_text()))
     command, *options = container["args"]
-    assert (command, options) == ("serve", ["--config", "/etc/popgate/popgate.toml"])
+    assert (command, options) == ("serve", ["--config", "/etc/popgate/settings/popgate.toml"])
     # Longer than in the chart, so that a machine that stands still does not end it; a second signal does.
     longer = ("--set", "stopping.lame_duck_s=300", "--set", "stopping.drain_s=900")
     with GatewayProcess(tmp_path / "data", listen=(), options=("--config", str(file), *longer)) as gateway:

@@ -38,7 +38,7 @@ spec:
     - name: popgate
       image: {{ include "popgate.image" $ | quote }}
       imagePullPolicy: {{ $.Values.image.pullPolicy }}
-      args: [serve, --config, /etc/popgate/popgate.toml]
+      args: [serve, --config, /etc/popgate/settings/popgate.toml]
       securityContext:
         allowPrivilegeEscalation: false
         readOnlyRootFilesystem: true
@@ -88,9 +88,9 @@ spec:
       resources:
         {{- toYaml $.Values.resources | nindent 8 }}
       volumeMounts:
+        # As a folder: Kubernetes does not update a file that is mounted by subPath, which a reload would read.
         - name: settings
-          mountPath: /etc/popgate/popgate.toml
-          subPath: popgate.toml
+          mountPath: /etc/popgate/settings
           readOnly: true
         - name: data
           mountPath: /var/lib/popgate
