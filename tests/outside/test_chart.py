@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
@@ -18,9 +19,12 @@ import grpc
 import kubernetes_validate
 import pytest
 
+from popgate.model import GroupStatus
 from popgate.testing.gateway import GatewayProcess
 from proxy.config.loader import load_settings
 from proxy.config.settings import Settings
+from proxy.metrics.exposition import Metrics
+from proxy.metrics.labels import OTHER
 from proxy.metrics.names import SPECS
 from tests.outside import charts
 from tests.support.waiting import wait_until
@@ -344,6 +348,40 @@ def test_a_reload_that_failed_is_an_alert(name: str) -> None:
     (group,) = of_kind(name, "PrometheusRule")["spec"]["groups"]
     (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateReloadFailed"]
     assert re.sub(r"\{.*\}", "", rule["expr"]) == "popgate_config_last_reload_successful == 0"
+
+
+@pytest.mark.parametrize(
+    ("options", "judged"),
+    [
+        ((), "unless"),
+        (("--set", "config.share_broker=tcp://0.0.0.0:8084"), "and"),
+        (("--set", "mode=cluster", "--set", "cluster.nameServers={ns:9876}"), "and"),
+    ],
+    ids=["embedded", "shared", "cluster"],
+)
+def test_a_group_that_nobody_fetches_for_is_stuck(
+    render: Callable[..., subprocess.CompletedProcess[str]], options: tuple[str, ...], judged: str
+) -> None:
+    """It has a lag and no counters: what is compared with a series that is not there is not told at all."""
+
+    async def standings(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
+        return [GroupStatus("billing", "orders", 5, 5, 0, 0, 0, 0, 0, False, 0, 0)], None
+
+    metrics = Metrics()
+    metrics.standings.ask = standings
+    told = asyncio.run(metrics.scrape()).decode()
+    assert 'popgate_group_lag{group="billing",topic="orders"} 5.0' in told
+    assert "popgate_messages_acked_total{" not in told
+    assert "popgate_messages_received_total{" not in told
+    ended = render("--set", "prometheusRule.enabled=true", *options)
+    (group,) = one_rendered(ended, "PrometheusRule")["spec"]["groups"]
+    (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateGroupStuck"]
+    _, *others = rule["expr"].splitlines()[:3]
+    # Before a cluster, and where others serve the broker's messages too, no counters may mean another way.
+    assert [line.split()[0] for line in others] == [judged] * 2
+    assert [line.rpartition(") ")[2] for line in others] == ["> 0" if judged == "unless" else "== 0"] * 2
+    # Groups that are counted together have no counters of their own, either.
+    assert rule["expr"].count(f'group="{OTHER}"') == (judged == "unless")
 
 
 def test_alerts_name_this_release_only() -> None:
