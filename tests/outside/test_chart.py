@@ -19,7 +19,7 @@ import grpc
 import kubernetes_validate
 import pytest
 
-from popgate.model import GroupStatus
+from popgate.model import GroupStatus, Resolution
 from popgate.testing.gateway import GatewayProcess
 from proxy.config.loader import load_settings
 from proxy.config.settings import Settings
@@ -382,6 +382,29 @@ def test_a_group_that_nobody_fetches_for_is_stuck(
     assert [line.rpartition(") ")[2] for line in others] == ["> 0" if judged == "unless" else "== 0"] * 2
     # Groups that are counted together have no counters of their own, either.
     assert rule["expr"].count(f'group="{OTHER}"') == (judged == "unless")
+
+
+def test_failures_are_judged_by_all_requests_of_an_operation() -> None:
+    """The metric of times counts those that went well, under several names for what came of them: without the
+    others an operation that fails each time would not be told, and empty receives would count for none."""
+    metrics = Metrics()
+    metrics.sent("t", 1, 1, 0.1)
+    for count in (0, 1):
+        metrics.received("t", "g", count, 1, 0.1)
+        metrics.pulled("t", "g", count, 1, 0.1)
+    metrics.acked("t", "g", 1, 0, 0.1)
+    metrics.changed("t", "g", 0.1)
+    for resolution in Resolution:
+        metrics.ended("t", resolution, 0.1)
+    (group,) = of_kind("nodeport", "PrometheusRule")["spec"]["groups"]
+    (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateRequestsFail"]
+    failed, requests = rule["expr"].split("> 0.01 * ")
+    (judged,) = re.findall(r'operation=~"([^"]*)"', failed)
+    assert "popgate_request_failures_total{" in requests
+    found = re.search(r'"of", "\$1", "operation", "(.*?)"\)', requests)
+    assert found is not None
+    names = {operation: re.fullmatch(found[1], operation) for operation, _ in metrics.operations()}
+    assert {name and name[1] for name in names.values()} == {*judged.split("|")}
 
 
 def test_alerts_name_this_release_only() -> None:
