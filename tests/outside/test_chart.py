@@ -288,6 +288,23 @@ def test_annotations_of_an_ingress_go_before_the_charts_own(
     assert ended.stdout.count(name) == 1
 
 
+def test_commands_in_the_pod_find_an_admin_port_of_another_number(
+    render: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """As `kubectl exec … -- popgate topic list`, which looks at 8083 otherwise."""
+    ended = render("--set", "admin.port=9000")
+    pod = one_rendered(ended, "StatefulSet")["spec"]["template"]["spec"]
+    (variable,) = pod["containers"][0]["env"]
+    (file,) = [
+        one["data"]["popgate.toml"] for one in charts.documents(ended.stdout) if one["kind"] == "ConfigMap"
+    ]
+    (tmp_path / "popgate.toml").write_text(file)
+    # It is a setting as well, which goes before the file.
+    loaded = load_settings(config=tmp_path / "popgate.toml", environment={})
+    assert variable == {"name": "POPGATE_ADMIN", "value": loaded.admin}
+    assert loaded.admin == "http://0.0.0.0:9000"
+
+
 def test_tests_of_the_release_reach_doors_that_are_for_some_only(
     render: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

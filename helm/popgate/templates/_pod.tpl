@@ -44,8 +44,14 @@ spec:
         readOnlyRootFilesystem: true
         capabilities:
           drop: [ALL]
-      {{- if or (and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret) $.Values.extraEnv }}
+      {{- $adminPort := int $.Values.admin.port }}
+      {{- if or (ne $adminPort 8083) (and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret) $.Values.extraEnv }}
       env:
+        {{- if ne $adminPort 8083 }}
+        # Commands in the pod look there; it is the setting `admin`, too.
+        - name: POPGATE_ADMIN
+          value: http://0.0.0.0:{{ $adminPort }}
+        {{- end }}
         {{- if and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret }}
         - name: POPGATE_REMOTE__ACCESS_KEY
           valueFrom:
