@@ -202,7 +202,12 @@ def folder_of_work(kept: Path | None) -> Iterator[Path]:
 
 
 def make_tree(tree: Path, kept: Path | None = None) -> int:
-    """Copy what git knows of the checkout, as it is now, and compile it there; returns the files made."""
+    """Copy what git knows of the checkout, as it is now, and compile it there; returns the files made.
+
+    Raises SystemExit for a folder that has the checkout in it: its packages would be removed.
+    """
+    if ROOT.is_relative_to(tree):
+        raise SystemExit(f"{tree} cannot be the folder of the copy, the checkout is in it: name another one")
     for package in PACKAGES:  # of an earlier time; an environment beside them is none of ours
         shutil.rmtree(tree / package, ignore_errors=True)
     for file in tree.glob(f"popgate_native_*{SUFFIX}"):

@@ -31,6 +31,18 @@ find_python() {
     return 1
 }
 
+# make_environment PYTHON: make .venv, in place of what is there.
+make_environment() {
+    why=$("$1" -m venv --clear .venv 2>&1) && return
+    rm -rf .venv
+    if "$1" -c 'import ensurepip' 2>/dev/null; then
+        printf 'cannot make a virtual environment in %s: %s\n' "$PWD/.venv" "$why" >&2
+        exit 1
+    fi
+    apt_install python3-venv || { echo "cannot make a virtual environment: install python3-venv" >&2; exit 1; }
+    "$1" -m venv .venv
+}
+
 # need_environment STAMP PIP_ARGUMENTS...: make .venv if it is not there and install into it once.
 # The stamp remembers what was installed, so that a changed pyproject.toml installs again.
 need_environment() {
@@ -40,12 +52,10 @@ need_environment() {
         apt_install python3 python3-venv || true
         python=$(find_python) || { echo "popgate needs Python 3.11 or newer: install it, or name it in PYTHON" >&2; exit 1; }
     }
-    if ! [ -x .venv/bin/python ]; then
-        "$python" -m venv .venv >/dev/null 2>&1 || {
-            rm -rf .venv
-            apt_install python3-venv || { echo "cannot make a virtual environment: install python3-venv" >&2; exit 1; }
-            "$python" -m venv .venv
-        }
+    # Without pip it was not made to its end, or Python there is another version than the one that made it.
+    if ! .venv/bin/python -c 'import pip' >/dev/null 2>&1; then
+        rm -f .venv/popgate-*
+        .venv/bin/python -m ensurepip >/dev/null 2>&1 || make_environment "$python"
     fi
     wanted="$* $(cat pyproject.toml deploy/constraints.txt | cksum)"
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then

@@ -3,7 +3,10 @@
 # FORM=compiled, the default, has the hot path as machine code and needs a C compiler and Python's headers; FORM=plain does not.
 # The same checkout, Python, architecture and compiler make the same files, byte for byte.
 set -eu
-target=$1
+case $1 in
+/*) target=$1 ;;
+*) target=$PWD/$1 ;; # some steps run in another folder
+esac
 source=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
 if [ -e "$target" ]; then
@@ -26,8 +29,13 @@ plain) ;;
     exit 1
     ;;
 esac
+unfinished=
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" ${unfinished:+"$unfinished"}' EXIT
+# Not every shell does it where a signal ends it.
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 # Times in archives, and the place of files that are made, would differ each time.
 SOURCE_DATE_EPOCH=315532800
 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -39,6 +47,7 @@ export SOURCE_DATE_EPOCH PIP_DISABLE_PIP_VERSION_CHECK
 PIP_CONSTRAINT="$source/deploy/constraints.txt" \
     "$work/tools/bin/pip" wheel --quiet --no-deps --wheel-dir "$work/wheel" "$source"
 
+unfinished=$target # it would be in the way the next time, and may look whole
 "$python" -m venv --without-pip "$target"
 wheel=$(echo "$work"/wheel/popgate-*.whl)
 cp "$wheel" "$work/"
@@ -54,3 +63,4 @@ sed -i '/direct_url\.json,/d' "$target"/lib/python3.*/site-packages/popgate-*.di
 # Compiled here, since nothing can be written there; by content, so that the times of files do not matter.
 "$target/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/lib"
 "$work/tools/bin/cyclonedx-py" environment --output-reproducible --of JSON -o "$target/sbom.cdx.json" "$target/bin/python"
+unfinished=

@@ -106,12 +106,7 @@ class QueueClient:
 
     def queues(self, topic: str) -> list[QueuePlace]:
         """The queues that can be read, by broker name and number. Raises as `route`."""
-        return sorted(
-            QueuePlace(topic, each.broker, number)
-            for each in self.route(topic).queues
-            if each.readable
-            for number in range(each.read_queues)
-        )
+        return queues_of_route(topic, self.route(topic))[0]
 
     def topic_config(self, topic: str) -> TopicConfig:
         """Raises TopicNotFound, and the fault of the connection."""
@@ -369,6 +364,13 @@ class QueueClient:
                 f"{self.connection.endpoint} answered with {shown(text)} as {name}, which is no number"
             )
         return int(text)
+
+
+def queues_of_route(topic: str, route: TopicRoute) -> tuple[list[QueuePlace], list[QueuePlace]]:
+    """The queues that can be read, and those that take messages and cannot; by broker name and number."""
+    readable = [QueuePlace(topic, each.broker, at) for each in route.queues for at in each.read_numbers]
+    unread = [QueuePlace(topic, each.broker, at) for each in route.queues for at in each.unread_numbers]
+    return sorted(readable), sorted(unread)
 
 
 def _place_fields(queue: QueuePlace) -> dict[str, str]:

@@ -40,7 +40,11 @@ class GatewayOptions(Protocol):
 
 _Key = tuple[int, Gateway, Credentials | None]
 _idle: dict[_Key, tuple[float, BlockingConnection]] = {}
-"""One at most of each kind, and since when; by process, because Spark forks its workers."""
+"""One at most of each kind, and since when; by process, because Spark forks its workers.
+
+Threads share it without a lock, which a fork might copy while it is held: a connection belongs to the thread
+that has taken it out.
+"""
 _SILENT_S: Final = 60.0
 _silent: Final[dict[str, float]] = {}
 """Endpoints that let a request or a connection wait until its time was over, and when."""
@@ -74,10 +78,9 @@ def client_of(options: GatewayOptions, *, now: Callable[[], float] = time.monoto
         raise SparkSourceError(
             Code.GATEWAY, f"{error.fault.name}: {error.sentence} ({gateway.told(error.fault)})"
         ) from error
-    _, other = _idle.get(key, (0.0, None))
-    if other is not None:
-        other.close()
-    _idle[key] = now(), connection
+    kept = now(), connection
+    while _idle.setdefault(key, kept) is not kept:
+        _close_idle(key)
 
 
 def passes(error: SparkSourceError) -> bool:
@@ -95,7 +98,13 @@ def close_idle() -> None:
 
 def _close_older(time_s: float) -> None:
     for key in [key for key, (since, _) in list(_idle.items()) if since < time_s]:
-        _idle.pop(key)[1].close()
+        _close_idle(key)
+
+
+def _close_idle(key: _Key) -> None:
+    _, connection = _idle.pop(key, (0.0, None))
+    if connection is not None:
+        connection.close()
 
 
 def _connected(
@@ -109,8 +118,8 @@ def _connected(
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
     context = None if gateway.tls is None else gateway.tls.context()
     server_name = gateway.tls.server_name if gateway.tls is not None else ""
-    for endpoint in [endpoint for endpoint, since in _silent.items() if since < now() - _SILENT_S]:
-        del _silent[endpoint]
+    for endpoint in [endpoint for endpoint, since in list(_silent.items()) if since < now() - _SILENT_S]:
+        _silent.pop(endpoint, None)
     last: BrokerUnavailable | BrokerTimeout = BrokerUnavailable("no endpoint is given")
     for endpoint in sorted(gateway.endpoints, key=lambda endpoint: _silent.get(endpoint, -math.inf)):
         try:

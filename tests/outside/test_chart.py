@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
@@ -18,9 +19,12 @@ import grpc
 import kubernetes_validate
 import pytest
 
+from popgate.model import GroupStatus, Resolution
 from popgate.testing.gateway import GatewayProcess
 from proxy.config.loader import load_settings
 from proxy.config.settings import Settings
+from proxy.metrics.exposition import Metrics
+from proxy.metrics.labels import OTHER
 from proxy.metrics.names import SPECS
 from tests.outside import charts
 from tests.support.waiting import wait_until
@@ -135,6 +139,16 @@ def test_settings_load_and_fit_the_pod(name: str, tmp_path: Path) -> None:
     ]
     for file in filter(None, files):
         assert str(Path(file).parent) in mounts, file
+
+
+@pytest.mark.parametrize("name", charts.VALUES)
+def test_a_changed_configmap_reaches_the_running_pod(name: str) -> None:
+    """Kubernetes never updates a file that is mounted by `subPath`: a reload would read the old one."""
+    pod = workload(name)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "settings"]
+    assert "subPath" not in mount
+    assert container["args"] == ["serve", "--config", f"{mount['mountPath']}/popgate.toml"]
 
 
 @pytest.mark.parametrize("name", charts.VALUES)
@@ -274,6 +288,23 @@ def test_annotations_of_an_ingress_go_before_the_charts_own(
     assert ended.stdout.count(name) == 1
 
 
+def test_commands_in_the_pod_find_an_admin_port_of_another_number(
+    render: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """As `kubectl exec … -- popgate topic list`, which looks at 8083 otherwise."""
+    ended = render("--set", "admin.port=9000")
+    pod = one_rendered(ended, "StatefulSet")["spec"]["template"]["spec"]
+    (variable,) = pod["containers"][0]["env"]
+    (file,) = [
+        one["data"]["popgate.toml"] for one in charts.documents(ended.stdout) if one["kind"] == "ConfigMap"
+    ]
+    (tmp_path / "popgate.toml").write_text(file)
+    # It is a setting as well, which goes before the file.
+    loaded = load_settings(config=tmp_path / "popgate.toml", environment={})
+    assert variable == {"name": "POPGATE_ADMIN", "value": loaded.admin}
+    assert loaded.admin == "http://0.0.0.0:9000"
+
+
 def test_tests_of_the_release_reach_doors_that_are_for_some_only(
     render: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
@@ -336,6 +367,63 @@ def test_a_reload_that_failed_is_an_alert(name: str) -> None:
     assert re.sub(r"\{.*\}", "", rule["expr"]) == "popgate_config_last_reload_successful == 0"
 
 
+@pytest.mark.parametrize(
+    ("options", "judged"),
+    [
+        ((), "unless"),
+        (("--set", "config.share_broker=tcp://0.0.0.0:8084"), "and"),
+        (("--set", "mode=cluster", "--set", "cluster.nameServers={ns:9876}"), "and"),
+    ],
+    ids=["embedded", "shared", "cluster"],
+)
+def test_a_group_that_nobody_fetches_for_is_stuck(
+    render: Callable[..., subprocess.CompletedProcess[str]], options: tuple[str, ...], judged: str
+) -> None:
+    """It has a lag and no counters: what is compared with a series that is not there is not told at all."""
+
+    async def standings(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
+        return [GroupStatus("billing", "orders", 5, 5, 0, 0, 0, 0, 0, False, 0, 0)], None
+
+    metrics = Metrics()
+    metrics.standings.ask = standings
+    told = asyncio.run(metrics.scrape()).decode()
+    assert 'popgate_group_lag{group="billing",topic="orders"} 5.0' in told
+    assert "popgate_messages_acked_total{" not in told
+    assert "popgate_messages_received_total{" not in told
+    ended = render("--set", "prometheusRule.enabled=true", *options)
+    (group,) = one_rendered(ended, "PrometheusRule")["spec"]["groups"]
+    (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateGroupStuck"]
+    _, *others = rule["expr"].splitlines()[:3]
+    # Before a cluster, and where others serve the broker's messages too, no counters may mean another way.
+    assert [line.split()[0] for line in others] == [judged] * 2
+    assert [line.rpartition(") ")[2] for line in others] == ["> 0" if judged == "unless" else "== 0"] * 2
+    # Groups that are counted together have no counters of their own, either.
+    assert rule["expr"].count(f'group="{OTHER}"') == (judged == "unless")
+
+
+def test_failures_are_judged_by_all_requests_of_an_operation() -> None:
+    """The metric of times counts those that went well, under several names for what came of them: without the
+    others an operation that fails each time would not be told, and empty receives would count for none."""
+    metrics = Metrics()
+    metrics.sent("t", 1, 1, 0.1)
+    for count in (0, 1):
+        metrics.received("t", "g", count, 1, 0.1)
+        metrics.pulled("t", "g", count, 1, 0.1)
+    metrics.acked("t", "g", 1, 0, 0.1)
+    metrics.changed("t", "g", 0.1)
+    for resolution in Resolution:
+        metrics.ended("t", resolution, 0.1)
+    (group,) = of_kind("nodeport", "PrometheusRule")["spec"]["groups"]
+    (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateRequestsFail"]
+    failed, requests = rule["expr"].split("> 0.01 * ")
+    (judged,) = re.findall(r'operation=~"([^"]*)"', failed)
+    assert "popgate_request_failures_total{" in requests
+    found = re.search(r'"of", "\$1", "operation", "(.*?)"\)', requests)
+    assert found is not None
+    names = {operation: re.fullmatch(found[1], operation) for operation, _ in metrics.operations()}
+    assert {name and name[1] for name in names.values()} == {*judged.split("|")}
+
+
 def test_alerts_name_this_release_only() -> None:
     for name in ("cluster", "loadbalancer", "nodeport"):
         (group,) = of_kind(name, "PrometheusRule")["spec"]["groups"]
@@ -393,7 +481,7 @@ def test_what_the_pod_says_runs_as_a_process(tmp_path: Path) -> None:
     file = tmp_path / "popgate.toml"
     file.write_text(re.sub(r"://0\.0\.0\.0:\d+", "://127.0.0.1:0", file.read_text()))
     command, *options = container["args"]
-    assert (command, options) == ("serve", ["--config", "/etc/popgate/popgate.toml"])
+    assert (command, options) == ("serve", ["--config", "/etc/popgate/settings/popgate.toml"])
     # Longer than in the chart, so that a machine that stands still does not end it; a second signal does.
     longer = ("--set", "stopping.lame_duck_s=300", "--set", "stopping.drain_s=900")
     with GatewayProcess(tmp_path / "data", listen=(), options=("--config", str(file), *longer)) as gateway:

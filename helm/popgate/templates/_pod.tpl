@@ -38,14 +38,20 @@ spec:
     - name: popgate
       image: {{ include "popgate.image" $ | quote }}
       imagePullPolicy: {{ $.Values.image.pullPolicy }}
-      args: [serve, --config, /etc/popgate/popgate.toml]
+      args: [serve, --config, /etc/popgate/settings/popgate.toml]
       securityContext:
         allowPrivilegeEscalation: false
         readOnlyRootFilesystem: true
         capabilities:
           drop: [ALL]
-      {{- if or (and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret) $.Values.extraEnv }}
+      {{- $adminPort := int $.Values.admin.port }}
+      {{- if or (ne $adminPort 8083) (and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret) $.Values.extraEnv }}
       env:
+        {{- if ne $adminPort 8083 }}
+        # Commands in the pod look there; it is the setting `admin`, too.
+        - name: POPGATE_ADMIN
+          value: http://0.0.0.0:{{ $adminPort }}
+        {{- end }}
         {{- if and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret }}
         - name: POPGATE_REMOTE__ACCESS_KEY
           valueFrom:
@@ -88,9 +94,9 @@ spec:
       resources:
         {{- toYaml $.Values.resources | nindent 8 }}
       volumeMounts:
+        # As a folder: Kubernetes does not update a file that is mounted by subPath, which a reload would read.
         - name: settings
-          mountPath: /etc/popgate/popgate.toml
-          subPath: popgate.toml
+          mountPath: /etc/popgate/settings
           readOnly: true
         - name: data
           mountPath: /var/lib/popgate

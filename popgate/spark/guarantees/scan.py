@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from popgate.errors import PeerWireError, TopicNotFound
-from popgate.queue_client import QueueClient, QueuePlace
+from popgate.queue_client import QueueClient, QueuePlace, queues_of_route
 from popgate.spark.connections import client_of
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.ledger import Opened
@@ -101,13 +101,14 @@ class Scan:
 
     def _ranges(self, client: QueueClient, topic: str) -> list[Range]:
         try:
-            unread, queues = _unread(client, topic), client.queues(topic)
+            # Of one route: a queue whose permission changes between two would be in neither.
+            queues, unread = queues_of_route(topic, client.route(topic))
         except TopicNotFound:
-            unread, queues = set(), []
+            queues, unread = [], []
         if unread:
             raise ledger_error(
                 self._options,
-                f"{named(min(unread))} takes messages and cannot be read, by its permission or because its"
+                f"{named(unread[0])} takes messages and cannot be read, by its permission or because its"
                 " topic has fewer read queues than write queues: start the query again when it can be, until"
                 f" then {_UNKNOWN}",
             )
@@ -155,13 +156,3 @@ class Scan:
             "fetchOffset.retryIntervalMs": str(self._options.numbers["send.retryIntervalMs"]),
         }
         return replace(read_source_options(given, streaming=False), gateway=self._options.gateway)
-
-
-def _unread(client: QueueClient, topic: str) -> set[QueuePlace]:
-    """Queues to which rows may have gone, and that nobody can read. Raises as `QueueClient.route`."""
-    return {
-        QueuePlace(topic, each.broker, number)
-        for each in client.route(topic).queues
-        if each.writable
-        for number in range(each.read_queues if each.readable else 0, each.write_queues)
-    }

@@ -16,7 +16,7 @@ from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options.source_options import SourceOptions, Where
-from popgate.spark.read.positions import ends_of, queues_of, starts_of
+from popgate.spark.read.positions import ends_of, queues_of, starts_of, sure_ends
 from popgate.spark.read.read_plan import Range, Warn, check_ends, checked, planned, ranges_of
 from popgate.spark.read.recreated_queues import made_anew
 from popgate.spark.read.trigger_limits import Limits
@@ -37,7 +37,7 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
         begins, ends = starts_of(client, options, queues), ends_of(client, options, queues)
         if options.start.where is Where.GROUP:
             # No end by offset or by time explains that a group is behind all that is there.
-            check_ends(begins, client.maximums(queues))
+            check_ends(begins, sure_ends(client, begins, client.maximums(queues)))
         # An end by offset or by time may lie before the start: then there is nothing to read.
         ends = {queue: max(end, begins[queue]) for queue, end in ends.items()}
         return _plan(client, begins, ends, options, warn)
@@ -103,8 +103,7 @@ class Stream:
             if self._last is None and not before.initial and self._limits.waits(begins, ends):
                 return start
             ends = self._ask(lambda client: self._limits.applied(client, begins, ends))
-        # Spark writes this end into the checkpoint before it is planned, and would plan it for ever. A slave
-        # that is behind tells such an end as well, as long as it stands in for its master.
+        # Spark writes this end into the checkpoint before it is planned, and would plan it for ever.
         check_ends(begins, ends)
         if before.initial:
             self._limits.began()
@@ -189,6 +188,9 @@ class Stream:
             late = [queue for queue, begin in asked_later.items() if begin > self._last.get(queue, begin)]
             self._last |= {queue: min(end, begins[queue]) for queue, end in client.maximums(late).items()}
         ends = client.maximums(queues) if self._last is None else {each: self._last[each] for each in queues}
+        ends = sure_ends(client, begins, ends)
+        if self._last is not None:
+            self._last |= ends
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
     def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:

@@ -89,6 +89,16 @@ def ends_of(
     return _resolved(client, position, queues, "endingOffsets", absent=LATEST)
 
 
+def sure_ends(client: QueueClient, begins: Offsets, ends: Offsets) -> dict[QueuePlace, int]:
+    """The ends, those before their begin as masters tell them.
+
+    A slave that stands in for its master may lack what was read already. Raises BrokerUnavailable where there
+    is no master, so that it is waited for, and GatewayError.
+    """
+    behind = [queue for queue, end in ends.items() if end < begins[queue]]
+    return {**ends, **(client.maximums(behind, of_masters=True) if behind else {})}
+
+
 def _ends_of(client: QueueClient, where: Where, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
     return client.minimums(queues) if where is Where.EARLIEST else client.maximums(queues)
 

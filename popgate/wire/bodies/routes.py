@@ -41,6 +41,16 @@ class QueueData:
     def writable(self) -> bool:
         return self.perm & PERM_WRITE != 0
 
+    @property
+    def read_numbers(self) -> range:
+        """The queues that can be read."""
+        return range(self.read_queues if self.readable else 0)
+
+    @property
+    def unread_numbers(self) -> range:
+        """The queues that take messages and cannot be read."""
+        return range(len(self.read_numbers), self.write_queues if self.writable else 0)
+
     @classmethod
     def read(cls, part: Mapping[str, Any]) -> QueueData:
         return cls(

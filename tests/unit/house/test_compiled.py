@@ -44,6 +44,23 @@ def test_a_name_that_is_no_module_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         modules()
 
 
+@pytest.mark.parametrize("tree", [".", ".."])
+def test_a_tree_over_the_checkout_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: str
+) -> None:
+    """Packages of an earlier copy are removed from the folder: here that is the checkout itself."""
+    checkout = tmp_path / "popgate"
+    source = checkout / "popgate" / "clock.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("changed, and not committed\n")
+    monkeypatch.setattr(compiling, "ROOT", checkout)
+    monkeypatch.setattr(compiling, "_tracked", list)
+    monkeypatch.setattr(compiling, "build", lambda _root, _work: [])
+    with pytest.raises(SystemExit, match="the checkout is in it"):
+        compiling.make_tree((checkout / tree).resolve())
+    assert source.is_file()
+
+
 def test_no_compiled_dataclass_has_a_class_variable() -> None:
     """It would become a field that cannot be set: a property does the same."""
     found = [

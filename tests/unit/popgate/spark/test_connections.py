@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -89,6 +90,73 @@ def test_two_at_a_time_have_two_and_one_is_kept(listener: socket.socket) -> None
         assert one.connection is not other.connection
     assert used(options).connection is one.connection
     assert not other.connection.is_open
+
+
+# Drivers have a thread for each listener of queries that reports to a gateway. Each of these tests lets
+# another one in where it may come in.
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def used_at(time_s: float, options: SourceOptions) -> QueueClient:
+    with client_of(options, now=lambda: time_s) as client:
+        return client
+
+
+def test_two_threads_that_end_at_once_leave_one_connection(listener: socket.socket) -> None:
+    options, others, times = at(endpoint(listener)), list[QueueClient](), 0
+
+    def now() -> float:
+        nonlocal times
+        times += 1
+        if times == 2:  # the work is done, and the connection about to be kept
+            in_a_thread(lambda: others.append(used_at(0.0, options)))
+        return 0.0
+
+    with client_of(options, now=now) as client:
+        pass
+    assert [each.connection.is_open for each in (client, *others)].count(True) == 1
+    assert used_at(0.0, options).connection.is_open
+
+
+def test_a_connection_is_not_closed_under_another_thread(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, others = at(endpoint(listener)), list[QueueClient]()
+    with client_of(options):
+        idle = used(options).connection
+        close = idle.close
+
+        def close_later() -> None:
+            monkeypatch.undo()
+            in_a_thread(lambda: others.append(used(options)))
+            close()
+
+        monkeypatch.setattr(idle, "close", close_later)
+    assert [each.connection is idle for each in others] == [False]
+
+
+def test_two_threads_may_close_old_connections_at_once(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = (at(endpoint(listener), accessKey=name, secretKey="s") for name in ("a", "b", "c"))
+    first, second = used_at(0.0, one).connection, used_at(0.0, two).connection
+    close = first.close
+    with contextlib.ExitStack() as another:
+
+        def close_later() -> None:
+            monkeypatch.undo()
+            another.enter_context(client_of(two, now=lambda: 100.0))
+            close()
+
+        monkeypatch.setattr(first, "close", close_later)
+        assert used_at(100.0, three).connection.is_open
+    assert not first.is_open
+    assert not second.is_open
 
 
 def test_a_connection_whose_other_side_is_gone_is_not_used_again(listener: socket.socket) -> None:

@@ -231,6 +231,7 @@ class Client:
         return [queue for queue in self._there(topic) if queue not in self._broker.unread]
 
     def route(self, topic: str) -> TopicRoute:
+        self._ask("route", topic)
         count = 2 if topic == "TBW102" else len(self._there(topic))
         unread = sum(queue.topic == topic for queue in self._broker.unread)
         return TopicRoute((QueueData("b", count - unread, count, perm=6 if unread < count else 2),), ())

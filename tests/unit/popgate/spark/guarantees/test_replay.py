@@ -526,6 +526,26 @@ def test_rows_in_a_queue_that_cannot_be_read_are_not_sent_again(unread: int) -> 
     assert sorted(broker.bodies()) == NUMBERS
 
 
+def test_a_queue_closed_to_readers_during_a_look_is_noticed() -> None:
+    """What can be read and what cannot are told by one answer: of two the queue would be in neither."""
+    broker = Broker()
+    rows_name_topics(broker)
+    told = [{"topic": "new", "body": body} for body in NUMBERS]
+    broker.task(broker.ledger().open(), told, **SMALL)
+    assert sorted(broker.bodies("new")) == NUMBERS
+    opened, asked = broker.ledger().open(), []
+
+    def close(name: str, topic: object) -> None:
+        if name in ("route", "queues") and topic == "new":
+            asked.append(name)
+            broker.unread = {QueuePlace("new", "b", 1)} if len(asked) == 2 else set()
+
+    broker.before = close
+    with contextlib.suppress(SparkSourceError):
+        broker.task(opened, told, **SMALL)
+    assert sorted(broker.bodies("new")) == NUMBERS
+
+
 def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
     """What a later row of a key took away would come behind it."""
     broker = Broker(out=1)

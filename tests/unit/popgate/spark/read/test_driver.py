@@ -219,7 +219,7 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "1"}])
 def test_an_end_that_is_told_too_low_does_not_come_into_the_checkpoint(limit: dict[str, str]) -> None:
-    """By a slave that is behind, as long as there is no master: Spark writes an end before it plans it."""
+    """Spark writes an end before it plans it, and would plan it for ever."""
     queues = Queues(A=(0, 10), B=(0, 4))
     query = stream(queues, **limit)
     start = query.initial()
@@ -232,6 +232,65 @@ def test_an_end_that_is_told_too_low_does_not_come_into_the_checkpoint(limit: di
     again = stream(queues, **limit)
     again.initial()
     assert batches_of(again, kept(last))[0] == [Range(A, 10, 11), Range(B, 4, 5)]
+
+
+class Slaves(Queues):
+    """They stand in for a master that is lost, and lack its last messages, for so many questions."""
+
+    def __init__(self, lacking: int, questions: int, **bounds: tuple[int, int]) -> None:
+        super().__init__(**bounds)
+        self.lacking, self.questions = lacking, questions
+
+    @contextmanager
+    def connect(self, options: SourceOptions) -> Iterator[QueueClient]:
+        try:
+            yield cast("QueueClient", self)
+        except GatewayError as error:
+            raise SparkSourceError(Code.GATEWAY, error.sentence) from error
+
+    def maximums(self, queues: Sequence[QueuePlace], *, of_masters: bool = False) -> dict[QueuePlace, int]:
+        if not self.questions:
+            return super().maximums(queues)
+        if of_masters:
+            self.questions -= 1
+            raise BrokerUnavailable("broker-a has no master now")
+        return {queue: end - self.lacking for queue, end in super().maximums(queues).items()}
+
+
+@pytest.mark.parametrize("is_at_its_end", [False, True])
+def test_a_master_is_waited_for_whose_slave_is_behind(is_at_its_end: bool) -> None:
+    """A queue that ends before its place is one that was made anew only where a master says so."""
+    queues = Slaves(2, 0, A=(0, 10), B=(0, 4))
+    given = {"fetchOffset.retryIntervalMs": "0"}
+    query = stream(queues, **given)
+    _, last = batches_of(query, query.initial())
+    queues.bounds[A], queues.questions = (0, 11), 3
+    again = stream(queues, **given)
+    again.initial()
+    if is_at_its_end:
+        queues.questions = 3
+        again.end_here()
+    assert batches_of(again, kept(last))[0] == [Range(A, 10, 11)]
+    assert queues.questions == 0
+
+
+def test_a_master_that_does_not_come_back_is_no_loss_of_data() -> None:
+    queues = Slaves(2, 0, A=(0, 10))
+    query = stream(queues, **{"fetchOffset.retryIntervalMs": "0", "fetchOffset.numRetries": "2"})
+    _, last = batches_of(query, query.initial())
+    queues.questions = 9
+    with pytest.raises(SparkSourceError, match="has no master now") as told:
+        query.latest(last)
+    assert told.value.code is Code.GATEWAY
+
+
+def test_a_batch_of_a_group_waits_for_a_master_whose_slave_is_behind() -> None:
+    queues = Slaves(2, 2, A=(0, 10))
+    queues.committed = lambda _group, _queues: {A: 10}  # type: ignore[attr-defined]
+    given = {**LEAST, "group": "g", "fetchOffset.retryIntervalMs": "0"}
+    options = read_source_options(given, streaming=False)
+    assert batch_plan(options, warn_nothing, connect=queues.connect) == []
+    assert queues.questions == 0
 
 
 class Aged(Queues):
