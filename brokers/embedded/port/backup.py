@@ -36,6 +36,7 @@ from popgate.errors import AlreadyExists, BrokerUnavailable, TooManyRequests
 
 _log = logging.getLogger(__name__)
 _STORE_ID_KEY = b"store id"
+_TRIAL = "link"
 _LOOK_S = 0.01
 _FLUSH_PATIENCE_S = 30.0
 _IMMUTABLE = "rocksdb.num-immutable-mem-table"
@@ -78,11 +79,9 @@ class BackupFacet(Facet, TakesBackups):
         partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
         beside = _beside(engine.store.path)
         try:
-            await asyncio.to_thread(_prepare, target, partial, beside, store_id)
+            linked = await asyncio.to_thread(_prepare, target, partial, engine.store.path, store_id)
             await _flush(engine, ending)
             engine.check_writable()
-            # Linked into place where that is possible; over a border of file systems it is copied later.
-            linked = partial.stat().st_dev == engine.store.path.stat().st_dev
             taken_ms = engine.clock.now_ms()
             facts = _facts(engine, store_id, taken_ms)
             engine.store.checkpoint(partial / FILES if linked else beside)
@@ -144,13 +143,31 @@ async def _flush(engine: Engine, ending: threading.Event) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _prepare(target: Path, partial: Path, beside: Path, store_id: str) -> None:
-    """Make the folder, and remove what a killed process left of a backup of this very store."""
+def _prepare(target: Path, partial: Path, store: Path, store_id: str) -> bool:
+    """Make the folder, and remove what a killed process left of a backup of this very store.
+
+    Returns whether files of the store can be linked into the folder; else they have to be copied later.
+    """
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clear(beside, *target.parent.glob(f".*.{store_id[:12]}.partial"))
+    _clear(_beside(store), *target.parent.glob(f".*.{store_id[:12]}.partial"))
     partial.mkdir(mode=0o700)
+    return _can_link(store, partial)
+
+
+def _can_link(store: Path, folder: Path) -> bool:
+    """Tried, since another mount of the same file system takes no links either, and looks like it.
+
+    RocksDB copies what it cannot link, and the loop would wait for that.
+    """
+    trial = folder / _TRIAL
+    try:
+        os.link(store / "CURRENT", trial)
+        trial.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _finish(
