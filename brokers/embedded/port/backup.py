@@ -77,35 +77,36 @@ class BackupFacet(Facet, TakesBackups):
         began = time.monotonic()
         store_id = await _store_id(engine)
         partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
-        beside = _beside(engine.store.path)
+        checkpoint = _checkpoint_of(engine.store.path)
         try:
             linked = await asyncio.to_thread(_prepare, target, partial, engine.store.path, store_id)
             await _flush(engine, ending)
             engine.check_writable()
             taken_ms = engine.clock.now_ms()
             facts = _facts(engine, store_id, taken_ms)
-            engine.store.checkpoint(partial / FILES if linked else beside)
+            engine.store.checkpoint(partial / FILES if linked else checkpoint)
             files = await asyncio.to_thread(
-                _finish, partial, target, None if linked else beside, facts, ending
+                _finish, partial, target, None if linked else checkpoint, facts, ending
             )
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
         finally:
-            await asyncio.shield(asyncio.to_thread(_clear, partial, beside))
+            await asyncio.shield(asyncio.to_thread(_clear, partial, checkpoint))
         size = sum(size for size, _ in files.values())
         _log.info("backup %s: %d files, %d bytes, %.1f s", target, len(files), size, time.monotonic() - began)
         return Backup(target, taken_ms, len(files), size, facts)
 
 
 def clear_leftovers(store: Path) -> None:
-    """Remove files that a killed process left beside the store during a backup."""
-    _clear(_beside(store))
+    """Remove files that a killed process left in the store's folder during a backup."""
+    _clear(_checkpoint_of(store))
 
 
-def _beside(store: Path) -> Path:
-    """Where a checkpoint waits to be copied to another file system: links need the store's own."""
-    return store.with_name(f".{store.name}.checkpoint")
+def _checkpoint_of(store: Path) -> Path:
+    """Where a checkpoint waits to be copied to another file system: links need the store's own mount,
+    which may begin with its folder."""
+    return store / ".checkpoint"
 
 
 async def _store_id(engine: Engine) -> str:
@@ -151,7 +152,7 @@ def _prepare(target: Path, partial: Path, store: Path, store_id: str) -> bool:
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clear(_beside(store), *target.parent.glob(f".*.{store_id[:12]}.partial"))
+    _clear(_checkpoint_of(store), *target.parent.glob(f".*.{store_id[:12]}.partial"))
     partial.mkdir(mode=0o700)
     return _can_link(store, partial)
 
@@ -171,14 +172,14 @@ def _can_link(store: Path, folder: Path) -> bool:
 
 
 def _finish(
-    partial: Path, target: Path, beside: Path | None, facts: Mapping[str, object], ending: threading.Event
+    partial: Path, target: Path, checkpoint: Path | None, facts: Mapping[str, object], ending: threading.Event
 ) -> dict[str, tuple[int, str]]:
     """Copy what could not be linked, put the checksums beside it, and give the folder its name."""
     files: dict[str, tuple[int, str]] = {}
-    if beside is not None:
+    if checkpoint is not None:
         (partial / FILES).mkdir(mode=0o700)
-    for source in sorted((beside or partial / FILES).iterdir()):
-        if beside is not None:
+    for source in sorted((checkpoint or partial / FILES).iterdir()):
+        if checkpoint is not None:
             files[source.name] = copy_file(source, partial / FILES / source.name, lambda: _check(ending))
             continue
         files[source.name] = fingerprint(source, lambda: _check(ending))

@@ -240,20 +240,34 @@ async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp
     store_id = one.facts["store"]["id"]  # type: ignore[index]
     left = tmp_path / "kept" / f".other.{store_id[:12]}.partial"
     of_another = tmp_path / "kept" / ".other.0123456789ab.partial"
-    for folder in (left, of_another, tmp_path / ".store.checkpoint"):
+    checkpoint = tmp_path / "store" / ".checkpoint"
+    for folder in (left, of_another, checkpoint):
         (folder / FILES).mkdir(parents=True)
     await broker.take_backup(tmp_path / "kept" / "two")
     assert not left.exists()
     assert of_another.exists(), "it may be under way: of another gateway that shares the folder"
-    assert not (tmp_path / ".store.checkpoint").exists()
+    assert not checkpoint.exists()
 
 
-async def test_a_start_clears_what_a_killed_process_left_beside_its_store(tmp_path: Path) -> None:
-    (tmp_path / ".store.checkpoint").mkdir()
+async def test_a_start_clears_what_a_killed_process_left_in_its_store(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "store" / ".checkpoint"
+    checkpoint.mkdir(parents=True)
     broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
     await broker.start()
     await broker.stop()
-    assert not (tmp_path / ".store.checkpoint").exists()
+    assert not checkpoint.exists()
+
+
+async def test_a_store_may_be_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path / "store")
+    broker = EmbeddedBroker(Path(), clock=SystemClock())
+    await broker.start()
+    try:
+        await broker.take_backup(tmp_path / "one")
+    finally:
+        await broker.stop()
+    verify(tmp_path / "one")
 
 
 async def test_a_folder_that_cannot_be_written_is_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
