@@ -100,7 +100,9 @@ class BackupFacet(Facet, TakesBackups):
 
 def clear_leftovers(store: Path) -> None:
     """Remove files that a killed process left in the store's folder during a backup."""
-    _clear(_checkpoint_of(store))
+    checkpoint = _checkpoint_of(store)
+    # RocksDB makes it by another name first.
+    _clear(checkpoint, checkpoint.with_name(f"{checkpoint.name}.tmp"))
 
 
 def _checkpoint_of(store: Path) -> Path:

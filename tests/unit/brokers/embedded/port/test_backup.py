@@ -249,8 +249,9 @@ async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp
     assert not checkpoint.exists()
 
 
-async def test_a_start_clears_what_a_killed_process_left_in_its_store(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "store" / ".checkpoint"
+@pytest.mark.parametrize("name", [".checkpoint", ".checkpoint.tmp"])
+async def test_a_start_clears_what_a_killed_process_left_in_its_store(tmp_path: Path, name: str) -> None:
+    checkpoint = tmp_path / "store" / name
     checkpoint.mkdir(parents=True)
     broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
     await broker.start()
