@@ -11,12 +11,13 @@ files only; it opens no store.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,27 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Have a folder for oneself, also after it was renamed; the lock ends with the process.
+
+    Raises OSError: BlockingIOError where another one has it, FileNotFoundError where it is gone.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # some file systems have no locks
+        if not os.path.samestat(os.fstat(handle), os.stat(folder)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        yield
+    finally:
+        os.close(handle)
+
+
 def read_manifest(backup: Path) -> Manifest:
     """The manifest of a backup. Raises PreconditionFailed: no backup, damaged, or too new."""
     path = backup / MANIFEST
@@ -168,8 +190,9 @@ def verify(backup: Path, pause: Pause = no_pause) -> Manifest:
 def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
     """Make the folder `target` of a store from a backup: complete, or not at all.
 
-    `target` must not exist, or be empty. Raises PreconditionFailed: it is in use or not empty, the
-    backup is damaged (the sentence names the file) or too new, there is no room.
+    `target` must not exist, or be empty. Raises PreconditionFailed: it is in use or not empty, another
+    restore to it is under way, the backup is damaged (the sentence names the file) or too new, there is
+    no room.
     """
     manifest = read_manifest(backup)
     _check_names(manifest)
@@ -177,24 +200,19 @@ def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
     partial = target.with_name(f".{target.name}.restoring")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700)
-        for name, expected in manifest.files.items():
-            path = backup / FILES / name
+        partial.mkdir(mode=0o700, exist_ok=True)
+        with locked_folder(partial):
             try:
-                actual = copy_file(path, partial / name, pause)
-            except FileNotFoundError as error:
-                raise _unreadable(path, error) from None
-            _check_file(path, actual, expected)
-        sync_folder(partial)
-        partial.rename(target)
+                _copy_files(manifest, partial, pause)
+                partial.rename(target)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
         sync_folder(target.parent)
+    except BlockingIOError:
+        raise PreconditionFailed(f"another restore to {target} is under way") from None
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise PreconditionFailed(f"the store cannot be restored to {target}: {_reason(error)}") from None
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return manifest
 
 
@@ -215,6 +233,20 @@ def list_backups(folder: Path) -> list[Manifest | GatewayError]:
 
 
 # -- inside ---------------------------------------------------------------------------------------
+
+
+def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
+    """Raises OSError, and PreconditionFailed for a file that is not as it was written."""
+    for left in partial.iterdir():  # by a restore that was killed
+        left.unlink()
+    for name, expected in manifest.files.items():
+        path = manifest.path / FILES / name
+        try:
+            actual = copy_file(path, partial / name, pause)
+        except FileNotFoundError as error:
+            raise _unreadable(path, error) from None
+        _check_file(path, actual, expected)
+    sync_folder(partial)
 
 
 def _digest_of(facts: Mapping[str, object]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -384,6 +385,39 @@ async def test_a_store_is_restored_to_an_empty_place_only(broker: EmbeddedBroker
     (tmp_path / ".empty.restoring").mkdir()  # of a restore that was killed
     restore(tmp_path / "one", tmp_path / "empty")
     assert not (tmp_path / ".empty.restoring").exists()
+
+
+async def test_two_restores_to_one_place_make_one_whole_store(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    await broker.take_backup(tmp_path / "one")
+    reached, first_is_over = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def restore_too() -> None:
+        try:
+            restore(tmp_path / "one", tmp_path / "again", pause_second)
+        except PreconditionFailed as error:
+            refused.append(error.sentence)
+        reached.set()
+
+    def pause_second() -> None:
+        reached.set()
+        first_is_over.wait(60)
+
+    second = threading.Thread(target=restore_too)
+
+    def pause_first() -> None:
+        """In the midst of its files: the second one begins."""
+        if second.ident is None and len(list(tmp_path.glob(".again.restoring/*"))) > 4:
+            second.start()
+            assert reached.wait(60)
+
+    try:
+        manifest = restore(tmp_path / "one", tmp_path / "again", pause_first)
+    finally:
+        first_is_over.set()
+        second.join(60)
+    assert {path.name for path in (tmp_path / "again").iterdir()} == manifest.files.keys()
+    assert refused == [f"another restore to {tmp_path / 'again'} is under way"]
 
 
 async def test_the_list_tells_sound_and_damaged_ones_apart(broker: EmbeddedBroker, tmp_path: Path) -> None:
