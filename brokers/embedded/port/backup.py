@@ -26,6 +26,7 @@ from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,
     fingerprint,
+    locked_folder,
     sync_folder,
     write_manifest,
 )
@@ -76,23 +77,27 @@ class BackupFacet(Facet, TakesBackups):
         engine = self._engine
         began = time.monotonic()
         store_id = await _store_id(engine)
-        partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
+        # Restored copies of a store have its id, and may take backups to the same folder at the same time.
+        partial = target.with_name(f".{target.name}.{store_id[:12]}.{uuid.uuid4().hex[:8]}.partial")
         checkpoint = _checkpoint_of(engine.store.path)
-        try:
-            linked = await asyncio.to_thread(_prepare, target, partial, engine.store.path, store_id)
-            await _flush(engine, ending)
-            engine.check_writable()
-            taken_ms = engine.clock.now_ms()
-            facts = _facts(engine, store_id, taken_ms)
-            engine.store.checkpoint(partial / FILES if linked else checkpoint)
-            files = await asyncio.to_thread(
-                _finish, partial, target, None if linked else checkpoint, facts, ending
-            )
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
-        finally:
-            await asyncio.shield(asyncio.to_thread(_clear, partial, checkpoint))
+        with contextlib.ExitStack() as locks:
+            try:
+                linked = await asyncio.to_thread(
+                    _prepare, target, partial, engine.store.path, store_id, locks
+                )
+                await _flush(engine, ending)
+                engine.check_writable()
+                taken_ms = engine.clock.now_ms()
+                facts = _facts(engine, store_id, taken_ms)
+                engine.store.checkpoint(partial / FILES if linked else checkpoint)
+                files = await asyncio.to_thread(
+                    _finish, partial, target, None if linked else checkpoint, facts, ending
+                )
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
+            finally:
+                await asyncio.shield(asyncio.to_thread(_clear, partial, checkpoint))
         size = sum(size for size, _ in files.values())
         _log.info("backup %s: %d files, %d bytes, %.1f s", target, len(files), size, time.monotonic() - began)
         return Backup(target, taken_ms, len(files), size, facts)
@@ -146,16 +151,20 @@ async def _flush(engine: Engine, ending: threading.Event) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _prepare(target: Path, partial: Path, store: Path, store_id: str) -> bool:
-    """Make the folder, and remove what a killed process left of a backup of this very store.
+def _prepare(target: Path, partial: Path, store: Path, store_id: str, locks: contextlib.ExitStack) -> bool:
+    """Make and lock the folder, and remove what a killed process left of a backup of this very store.
 
     Returns whether files of the store can be linked into the folder; else they have to be copied later.
     """
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clear(_checkpoint_of(store), *target.parent.glob(f".*.{store_id[:12]}.partial"))
+    _clear(_checkpoint_of(store))
+    for left in target.parent.glob(f".*.{store_id[:12]}.*partial"):
+        with contextlib.suppress(OSError), locked_folder(left):
+            _clear(left)
     partial.mkdir(mode=0o700)
+    locks.enter_context(locked_folder(partial))
     return _can_link(store, partial)
 
 

@@ -239,8 +239,8 @@ async def test_a_broker_that_stops_leaves_no_half_backup(
 async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp_path: Path) -> None:
     one = await broker.take_backup(tmp_path / "kept" / "one")
     store_id = one.facts["store"]["id"]  # type: ignore[index]
-    left = tmp_path / "kept" / f".other.{store_id[:12]}.partial"
-    of_another = tmp_path / "kept" / ".other.0123456789ab.partial"
+    left = tmp_path / "kept" / f".other.{store_id[:12]}.01ab23cd.partial"
+    of_another = tmp_path / "kept" / ".other.0123456789ab.01ab23cd.partial"
     checkpoint = tmp_path / "store" / ".checkpoint"
     for folder in (left, of_another, checkpoint):
         (folder / FILES).mkdir(parents=True)
@@ -248,6 +248,42 @@ async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp
     assert not left.exists()
     assert of_another.exists(), "it may be under way: of another gateway that shares the folder"
     assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("name_of_copy", ["two", "one"])
+async def test_a_copy_of_the_store_spares_a_backup_under_way(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_of_copy: str
+) -> None:
+    """A restored copy beside the original has the same id, and may have the same folder of backups."""
+    kept = tmp_path / "kept"
+    await broker.take_backup(kept / "before")
+    copy = await opened(kept / "before", tmp_path / "copy")
+    reached, going_on, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+    finish = backing_up._finish
+
+    def finish_later(*arguments: Any) -> Any:
+        loop.call_soon_threadsafe(reached.set)
+        going_on.wait(60)
+        return finish(*arguments)
+
+    monkeypatch.setattr(backing_up, "_finish", finish_later)
+    taking = asyncio.create_task(broker.take_backup(kept / "one"))
+    try:
+        await reached.wait()
+        monkeypatch.setattr(backing_up, "_finish", finish)
+        await copy.take_backup(kept / name_of_copy)
+    finally:
+        going_on.set()
+        await asyncio.wait([taking])
+        await copy.stop()
+    if name_of_copy == "one":
+        with pytest.raises(AlreadyExists):
+            await taking
+    else:
+        await taking
+    assert {path.name for path in kept.iterdir()} == {"before", "one", name_of_copy}
+    for path in kept.iterdir():
+        verify(path)
 
 
 @pytest.mark.parametrize("name", [".checkpoint", ".checkpoint.tmp"])
