@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from brokers.embedded.storage.migrations import FORMAT
 from popgate.errors import GatewayError, PreconditionFailed
@@ -32,6 +32,8 @@ BACKUP_FORMAT = 1
 
 _CHUNK = 1 << 20
 _MOST_MANIFEST_BYTES = 256 << 20
+_TOO_MANY = 1 << 63
+_Kind = TypeVar("_Kind")
 
 Pause = Callable[[], None]
 """Called between pieces of long work; raises to end it."""
@@ -153,8 +155,16 @@ def read_manifest(backup: Path) -> Manifest:
             != manifest["sha256"]
         ):
             raise ValueError("its checksum is another one")
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        store_format = manifest["store"]["format"]
+        files = {
+            name: (
+                _field(manifest, int, "files", name, "bytes"),
+                _field(manifest, str, "files", name, "sha256"),
+            )
+            for name in _field(manifest, dict, "files")
+        }
+        store_format = _field(manifest, int, "store", "format")
+        for names in (("taken_ms",), *(("counts", name) for name in ("topics", "groups", "messages"))):
+            _field(manifest, int, *names)
     except PreconditionFailed:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -251,6 +261,19 @@ def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
 
 def _digest_of(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _field(value: Any, kind: type[_Kind], *names: str) -> _Kind:
+    """A checksum shows what was damaged, and not what never was a backup: others read the fields as they are.
+
+    Raises ValueError: there is no such field of this kind, or it is no number that is counted with.
+    """
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    possible = not isinstance(value, int) or 0 <= value < _TOO_MANY
+    if not isinstance(value, kind) or isinstance(value, bool) or not possible:
+        raise ValueError(f"{'.'.join(names)!r} is missing, or it is no {kind.__name__}")
+    return value
 
 
 def _check_names(manifest: Manifest) -> None:

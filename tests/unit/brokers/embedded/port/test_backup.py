@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import hashlib
+import json
 import os
 import shutil
 import threading
@@ -17,6 +19,7 @@ from brokers.embedded.port import backup as backing_up
 from brokers.embedded.storage.backup_files import (
     FILES,
     MANIFEST,
+    Manifest,
     list_backups,
     read_manifest,
     restore,
@@ -387,6 +390,38 @@ async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
         assert "damaged" in refused.value.sentence
     assert not (tmp_path / "again").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store", {"id": "x", "format": "one", "broker": "x"}),
+        ("files", {"CURRENT": {"bytes": "many", "sha256": ""}}),
+        ("files", {"CURRENT": {"bytes": -1, "sha256": ""}}),
+        ("files", {"CURRENT": {"bytes": 1, "sha256": 1}}),
+        ("counts", {"topics": 1, "groups": 1}),
+        ("counts", {"topics": 1, "groups": 1, "messages": "all"}),
+        ("taken_ms", "today"),
+        ("taken_ms", 10**30),
+    ],
+)
+async def test_a_manifest_of_nonsense_is_refused_and_hides_no_other(
+    broker: EmbeddedBroker, tmp_path: Path, field: str, value: object
+) -> None:
+    folder = tmp_path / "backups"
+    for name in ("a", "b"):
+        await broker.take_backup(folder / name)
+    path = folder / "b" / MANIFEST
+    manifest = {**json.loads(path.read_bytes()), field: value}
+    del manifest["sha256"]
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**manifest, "sha256": checksum}))
+    sound, damaged = list_backups(folder)
+    assert isinstance(sound, Manifest)
+    assert sound.size > 0
+    assert isinstance(damaged, PreconditionFailed)
+    assert str(path) in damaged.sentence
+    assert field in damaged.sentence
 
 
 async def test_what_is_newer_than_this_program_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
