@@ -227,12 +227,17 @@ def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
 
 
 def list_backups(folder: Path) -> list[Manifest | GatewayError]:
-    """The backups in a folder, by name; for one that is damaged, what is wrong with it."""
-    manifests: list[Manifest | GatewayError] = []
+    """The backups in a folder, by name; for one that is damaged, what is wrong with it.
+
+    None where there is no folder. Raises PreconditionFailed: it cannot be read.
+    """
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return manifests
+        names = sorted(entry.name for entry in os.scandir(folder) if _may_be_folder(entry))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PreconditionFailed(f"the backups in {folder} cannot be listed: {_reason(error)}") from None
+    manifests: list[Manifest | GatewayError] = []
     for name in names:
         if not name.startswith("."):
             try:
@@ -261,6 +266,13 @@ def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
 
 def _digest_of(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # as of a link to itself: what is wrong is reported of this one alone
+        return True
 
 
 def _field(value: Any, kind: type[_Kind], *names: str) -> _Kind:

@@ -503,3 +503,20 @@ async def test_the_list_tells_sound_and_damaged_ones_apart(broker: EmbeddedBroke
     assert not isinstance(sound, PreconditionFailed)
     assert sound.path == folder / "a"  # type: ignore[union-attr]
     assert isinstance(damaged, PreconditionFailed)
+
+
+async def test_one_folder_that_cannot_be_read_hides_no_backup(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    await broker.take_backup(folder / "b")
+    (folder / "a").symlink_to("a")
+    unreadable, sound = list_backups(folder)
+    assert isinstance(unreadable, PreconditionFailed)
+    assert str(folder / "a") in unreadable.sentence
+    assert isinstance(sound, Manifest)
+
+
+def test_backups_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.symlink_to(folder)
+    with pytest.raises(PreconditionFailed, match=r"backups cannot be listed: too many levels"):
+        list_backups(folder)
