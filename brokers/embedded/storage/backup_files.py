@@ -17,10 +17,11 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from brokers.embedded.storage.migrations import FORMAT
 from popgate.errors import GatewayError, PreconditionFailed
@@ -59,19 +60,21 @@ def no_pause() -> None:
 def fingerprint(path: Path, pause: Pause = no_pause) -> tuple[int, str]:
     """Size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            pause()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+        size += len(chunk)
+        pause()
     return size, digest.hexdigest()
 
 
 def copy_file(source: Path, target: Path, pause: Pause = no_pause) -> tuple[int, str]:
-    """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read."""
+    """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read.
+
+    Raises OSError, with the name of the source if that is what cannot be read.
+    """
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as reading, target.open("xb") as writing:
-        while chunk := reading.read(_CHUNK):
+    with target.open("xb") as writing:
+        for chunk in _chunks(source):
             digest.update(chunk)
             writing.write(chunk)
             size += len(chunk)
@@ -133,7 +136,7 @@ def read_manifest(backup: Path) -> Manifest:
     """The manifest of a backup. Raises PreconditionFailed: no backup, damaged, or too new."""
     path = backup / MANIFEST
     try:
-        with path.open("rb") as file:
+        with _open_file(path) as file:
             data = file.read(_MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         reason = "there is no such folder" if not backup.is_dir() else f"it has no {MANIFEST}"
@@ -250,6 +253,25 @@ def list_backups(folder: Path) -> list[Manifest | GatewayError]:
 # -- inside ---------------------------------------------------------------------------------------
 
 
+def _open_file(path: Path) -> BinaryIO:
+    """Raises OSError, also for what is no file: to open a named pipe would wait for its writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Raises OSError with the name of the file."""
+    try:
+        with _open_file(path) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
     """Raises OSError, and PreconditionFailed for a file that is not as it was written."""
     for left in partial.iterdir():  # by a restore that was killed
@@ -258,8 +280,10 @@ def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
         path = manifest.path / FILES / name
         try:
             actual = copy_file(path, partial / name, pause)
-        except FileNotFoundError as error:
-            raise _unreadable(path, error) from None
+        except OSError as error:
+            if error.filename == str(path):
+                raise _unreadable(path, error) from None
+            raise
         _check_file(path, actual, expected)
     sync_folder(partial)
 

@@ -363,6 +363,27 @@ def added(backup: Path) -> Path:
     return path
 
 
+def pipe(backup: Path) -> Path:
+    path = backup / FILES / "CURRENT"
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def manifest_is_pipe(backup: Path) -> Path:
+    path = backup / MANIFEST
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def folder(backup: Path) -> Path:
+    path = backup / FILES / "CURRENT"
+    path.unlink()
+    path.mkdir()
+    return path
+
+
 def manifest_edited(backup: Path) -> Path:
     path = backup / MANIFEST
     path.write_text(path.read_text().replace('"messages": 20', '"messages": 21'))
@@ -375,7 +396,13 @@ def manifest_cut(backup: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", [truncated, flipped, missing, added, manifest_edited, manifest_cut])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(truncated, flipped, missing, added, pipe, folder),
+        *(manifest_edited, manifest_cut, manifest_is_pipe),
+    ],
+)
 async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
     broker: EmbeddedBroker, tmp_path: Path, damage: Callable[[Path], Path]
 ) -> None:
