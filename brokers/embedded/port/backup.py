@@ -30,6 +30,7 @@ from brokers.embedded.storage.backup_files import (
     sync_folder,
     write_manifest,
 )
+from brokers.embedded.storage.disk_guard import DiskGuard
 from brokers.embedded.storage.keys import META
 from brokers.embedded.storage.migrations import FORMAT
 from popgate import __version__
@@ -91,7 +92,7 @@ class BackupFacet(Facet, TakesBackups):
                 facts = _facts(engine, store_id, taken_ms)
                 engine.store.checkpoint(partial / FILES if linked else checkpoint)
                 files = await asyncio.to_thread(
-                    _finish, partial, target, None if linked else checkpoint, facts, ending
+                    _finish, partial, target, None if linked else checkpoint, facts, engine.room, ending
                 )
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
@@ -183,17 +184,33 @@ def _can_link(store: Path, folder: Path) -> bool:
 
 
 def _finish(
-    partial: Path, target: Path, checkpoint: Path | None, facts: Mapping[str, object], ending: threading.Event
+    partial: Path,
+    target: Path,
+    checkpoint: Path | None,
+    facts: Mapping[str, object],
+    room: DiskGuard,
+    ending: threading.Event,
 ) -> dict[str, tuple[int, str]]:
     """Copy what could not be linked, put the checksums beside it, and give the folder its name."""
     files: dict[str, tuple[int, str]] = {}
+    sources = sorted((checkpoint or partial / FILES).iterdir())
+    fills_store = False
     if checkpoint is not None:
         (partial / FILES).mkdir(mode=0o700)
-    for source in sorted((checkpoint or partial / FILES).iterdir()):
+        fills_store = partial.stat().st_dev == checkpoint.stat().st_dev
+    if fills_store:
+        _check_room(room, target, sum(source.stat().st_size for source in sources))
+
+    def pause() -> None:
+        _check(ending)
+        if fills_store:
+            _check_room(room, target, 0)
+
+    for source in sources:
         if checkpoint is not None:
-            files[source.name] = copy_file(source, partial / FILES / source.name, lambda: _check(ending))
+            files[source.name] = copy_file(source, partial / FILES / source.name, pause)
             continue
-        files[source.name] = fingerprint(source, lambda: _check(ending))
+        files[source.name] = fingerprint(source, pause)
         if source.suffix != ".sst":  # tables are on the disk since they were written
             _sync_file(source)
     sync_folder(partial / FILES)
@@ -216,6 +233,15 @@ def _sync_file(path: Path) -> None:
 def _check(ending: threading.Event) -> None:
     if ending.is_set():
         raise BrokerUnavailable("the gateway is stopping; no backup was taken")
+
+
+def _check_room(room: DiskGuard, target: Path, size: int) -> None:
+    """Without any the store could write nothing more, no acknowledgements either."""
+    if (spare := room.spare()) < size:
+        raise BrokerUnavailable(
+            f"the backup {target} has no room on the store's own disk: {max(spare, 0)} bytes are left beside"
+            " those for consumers (embedded.min_free_disk_bytes)"
+        )
 
 
 def _clear(*folders: Path) -> None:

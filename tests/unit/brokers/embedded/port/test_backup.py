@@ -163,17 +163,17 @@ async def test_a_backup_shares_its_tables_with_the_store_where_it_can(
     assert all(table.stat().st_nlink > 1 for table in tables)
 
 
+def refuse_link(source: object, target: object, **how: object) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
 async def test_a_backup_that_cannot_be_linked_is_copied(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on another file system, or in another mount of the same one, with the same device number."""
-
-    def refuse(source: object, target: object, **how: object) -> None:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
     await send(broker, *(str(n) for n in range(10)))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", refuse)
+        patch.setattr(os, "link", refuse_link)
         await broker.take_backup(tmp_path / "far" / "one")
     tables = list((tmp_path / "far" / "one" / FILES).glob("*.sst"))
     assert tables
@@ -184,6 +184,28 @@ async def test_a_backup_that_cannot_be_linked_is_copied(
         assert len(await drain(restored)) == 10
     finally:
         await restored.stop()
+
+
+@pytest.mark.parametrize("at_first", [0, 1 << 40])
+async def test_a_copy_leaves_the_room_that_is_kept_for_consumers(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_first: int
+) -> None:
+    """Neither when there is too little to begin with, nor when sends take it meanwhile."""
+    await send(broker, *(str(n) for n in range(10)))
+    free = iter([at_first])
+    monkeypatch.setattr(os, "link", refuse_link)
+    monkeypatch.setattr(broker._engine.room, "_free", lambda: next(free, 0))
+    with pytest.raises(BrokerUnavailable, match=r"backup .*/one has no room .*min_free_disk_bytes"):
+        await broker.take_backup(tmp_path / "far" / "one")
+    assert list((tmp_path / "far").iterdir()) == []
+
+
+async def test_a_link_needs_no_room(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(broker, *(str(n) for n in range(10)))
+    monkeypatch.setattr(broker._engine.room, "_free", lambda: 0)
+    await broker.take_backup(tmp_path / "one")
 
 
 async def test_a_backup_never_takes_the_place_of_another(broker: EmbeddedBroker, tmp_path: Path) -> None:
