@@ -355,15 +355,17 @@ def _check_target(target: Path) -> None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a RocksDB in another process has this store open."""
+    """Whether a RocksDB in another process has this store open. Raises OSError."""
     try:
-        with path.open("r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
+        file = path.open("r+b")
     except FileNotFoundError:
         return False
-    except (BlockingIOError, PermissionError):
-        return True
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+    return False
 
 
 def _reason(error: OSError) -> str:

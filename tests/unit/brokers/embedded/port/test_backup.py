@@ -507,6 +507,22 @@ async def test_a_store_is_restored_to_an_empty_place_only(broker: EmbeddedBroker
     assert not (tmp_path / ".empty.restoring").exists()
 
 
+async def test_a_store_of_another_user_is_not_called_in_use(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "LOCK":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *how, **more)
+
+    await broker.take_backup(tmp_path / "one")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PreconditionFailed, match=r"store cannot be looked at: permission denied"):
+        restore(tmp_path / "one", tmp_path / "store")
+
+
 async def test_two_restores_to_one_place_make_one_whole_store(broker: EmbeddedBroker, tmp_path: Path) -> None:
     await broker.take_backup(tmp_path / "one")
     reached, first_is_over = threading.Event(), threading.Event()
