@@ -353,6 +353,8 @@ class GrpcioServer:
 
     def local_towards(self, peer: str) -> str:
         """The local address of a connection, as far as it is known: grpc.aio does not expose it."""
+        if self._socket:
+            return ""
         host = self._host
         if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
             host = route_towards(peer.rpartition(":")[0].strip("[]"))

@@ -35,6 +35,14 @@ def test_the_peers_address_is_told_as_everywhere(theirs: str, ours: str) -> None
     assert peer_text(theirs) == ours
 
 
+def test_a_unix_socket_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(grpcio_server, "route_towards", looked_up.append)
+    server = grpcio_server.GrpcioServer(None, "", 0, path="/run/popgate.sock")  # type: ignore[arg-type]
+    assert server.local_towards("unix:") == ""
+    assert looked_up == [], "a name server is asked for it, and the loop waits"
+
+
 async def test_port_0_is_chosen_by_the_system_and_told(gateway: Any) -> None:
     assert gateway.port > 0
     assert gateway.adapter.addresses == [f"grpc://127.0.0.1:{gateway.port}"]
