@@ -201,6 +201,36 @@ async def test_draining_ends_answers_with_messages_before_clients_are_told_to_go
         draining.cancel()
 
 
+async def test_a_drain_that_is_cut_short_lets_out_what_it_kept_back(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second signal: a send that is stored and not answered is sent again."""
+    monkeypatch.setattr(grpcio_server, "_GATHER_S", 3600)
+    gateway = await town.gateway(real_time=True, listen="grpc://127.0.0.1:0?transport=grpcio")
+    server = gateway.adapter._server
+    client = town.client(gateway)
+    begun, answered = asyncio.Event(), asyncio.Event()
+    unary = server._door.unary
+
+    async def during_the_drain(*arguments: Any) -> Any:
+        begun.set()
+        await town.until(lambda: server._told is not None)
+        answer = await unary(*arguments)
+        answered.set()
+        return answer
+
+    monkeypatch.setattr(server._door, "unary", during_the_drain)
+    sending = asyncio.ensure_future(client.send(client.message()))
+    await begun.wait()
+    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 7200))
+    await answered.wait()
+    draining.cancel()
+    await asyncio.wait([draining])
+    await gateway.adapter.stop()
+    assert (await sending).status.code == Code.OK
+    assert gateway.adapter.farewell().finished == 1
+
+
 async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = await town.gateway(real_time=True)
     client = town.client(gateway)
