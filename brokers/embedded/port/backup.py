@@ -27,6 +27,7 @@ from brokers.embedded.storage.backup_files import (
     copy_file,
     fingerprint,
     locked_folder,
+    make_folder,
     sync_folder,
     write_manifest,
 )
@@ -159,7 +160,7 @@ def _prepare(target: Path, partial: Path, store: Path, store_id: str, locks: con
     """
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.parent)
     _clear(_checkpoint_of(store))
     for left in target.parent.glob(f".*.{store_id[:12]}.*partial"):
         with contextlib.suppress(OSError), locked_folder(left):

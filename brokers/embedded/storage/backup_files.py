@@ -101,6 +101,14 @@ def write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str
     sync_folder(folder)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that is not there, and those above it, so that their names survive a power loss."""
+    missing = [new for new in (folder, *folder.parents) if not new.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for new in missing:
+        sync_folder(new.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power loss, where the file system can."""
     handle = os.open(folder, os.O_RDONLY)
@@ -212,7 +220,7 @@ def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
     _check_target(target)
     partial = target.with_name(f".{target.name}.restoring")
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(target.parent)
         partial.mkdir(mode=0o700, exist_ok=True)
         with locked_folder(partial):
             try:

@@ -16,6 +16,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.port import backup as backing_up
+from brokers.embedded.storage import backup_files
 from brokers.embedded.storage.backup_files import (
     FILES,
     MANIFEST,
@@ -505,6 +506,17 @@ async def test_a_store_is_restored_to_an_empty_place_only(broker: EmbeddedBroker
     (tmp_path / ".empty.restoring").mkdir()  # of a restore that was killed
     restore(tmp_path / "one", tmp_path / "empty")
     assert not (tmp_path / ".empty.restoring").exists()
+
+
+async def test_new_folders_are_on_the_disk_before_what_is_in_them(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss must not take a folder away whose files were reported as safe."""
+    synced: set[Path] = set()
+    monkeypatch.setattr(backup_files, "sync_folder", synced.add)
+    await broker.take_backup(tmp_path / "a" / "b" / "one")
+    restore(tmp_path / "a" / "b" / "one", tmp_path / "c" / "d" / "store")
+    assert synced >= {tmp_path, tmp_path / "a", tmp_path / "c", tmp_path / "c" / "d"}
 
 
 async def test_a_store_of_another_user_is_not_called_in_use(
