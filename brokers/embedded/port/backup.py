@@ -26,9 +26,12 @@ from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,
     fingerprint,
+    locked_folder,
+    make_folder,
     sync_folder,
     write_manifest,
 )
+from brokers.embedded.storage.disk_guard import DiskGuard
 from brokers.embedded.storage.keys import META
 from brokers.embedded.storage.migrations import FORMAT
 from popgate import __version__
@@ -36,6 +39,7 @@ from popgate.errors import AlreadyExists, BrokerUnavailable, TooManyRequests
 
 _log = logging.getLogger(__name__)
 _STORE_ID_KEY = b"store id"
+_TRIAL = "link"
 _LOOK_S = 0.01
 _FLUSH_PATIENCE_S = 30.0
 _IMMUTABLE = "rocksdb.num-immutable-mem-table"
@@ -75,38 +79,43 @@ class BackupFacet(Facet, TakesBackups):
         engine = self._engine
         began = time.monotonic()
         store_id = await _store_id(engine)
-        partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
-        beside = _beside(engine.store.path)
-        try:
-            await asyncio.to_thread(_prepare, target, partial, beside, store_id)
-            await _flush(engine, ending)
-            engine.check_writable()
-            # Linked into place where that is possible; over a border of file systems it is copied later.
-            linked = partial.stat().st_dev == engine.store.path.stat().st_dev
-            taken_ms = engine.clock.now_ms()
-            facts = _facts(engine, store_id, taken_ms)
-            engine.store.checkpoint(partial / FILES if linked else beside)
-            files = await asyncio.to_thread(
-                _finish, partial, target, None if linked else beside, facts, ending
-            )
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
-        finally:
-            await asyncio.shield(asyncio.to_thread(_clear, partial, beside))
+        # Restored copies of a store have its id, and may take backups to the same folder at the same time.
+        partial = target.with_name(f".{target.name}.{store_id[:12]}.{uuid.uuid4().hex[:8]}.partial")
+        checkpoint = _checkpoint_of(engine.store.path)
+        with contextlib.ExitStack() as locks:
+            try:
+                linked = await asyncio.to_thread(
+                    _prepare, target, partial, engine.store.path, store_id, locks
+                )
+                await _flush(engine, ending)
+                engine.check_writable()
+                taken_ms = engine.clock.now_ms()
+                facts = _facts(engine, store_id, taken_ms)
+                engine.store.checkpoint(partial / FILES if linked else checkpoint)
+                files = await asyncio.to_thread(
+                    _finish, partial, target, None if linked else checkpoint, facts, engine.room, ending
+                )
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
+            finally:
+                await asyncio.shield(asyncio.to_thread(_clear, partial, checkpoint))
         size = sum(size for size, _ in files.values())
         _log.info("backup %s: %d files, %d bytes, %.1f s", target, len(files), size, time.monotonic() - began)
         return Backup(target, taken_ms, len(files), size, facts)
 
 
 def clear_leftovers(store: Path) -> None:
-    """Remove files that a killed process left beside the store during a backup."""
-    _clear(_beside(store))
+    """Remove files that a killed process left in the store's folder during a backup."""
+    checkpoint = _checkpoint_of(store)
+    # RocksDB makes it by another name first.
+    _clear(checkpoint, checkpoint.with_name(f"{checkpoint.name}.tmp"))
 
 
-def _beside(store: Path) -> Path:
-    """Where a checkpoint waits to be copied to another file system: links need the store's own."""
-    return store.with_name(f".{store.name}.checkpoint")
+def _checkpoint_of(store: Path) -> Path:
+    """Where a checkpoint waits to be copied to another file system: links need the store's own mount,
+    which may begin with its folder."""
+    return store / ".checkpoint"
 
 
 async def _store_id(engine: Engine) -> str:
@@ -144,27 +153,65 @@ async def _flush(engine: Engine, ending: threading.Event) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-def _prepare(target: Path, partial: Path, beside: Path, store_id: str) -> None:
-    """Make the folder, and remove what a killed process left of a backup of this very store."""
+def _prepare(target: Path, partial: Path, store: Path, store_id: str, locks: contextlib.ExitStack) -> bool:
+    """Make and lock the folder, and remove what a killed process left of a backup of this very store.
+
+    Returns whether files of the store can be linked into the folder; else they have to be copied later.
+    """
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _clear(beside, *target.parent.glob(f".*.{store_id[:12]}.partial"))
+    make_folder(target.parent)
+    _clear(_checkpoint_of(store))
+    for left in target.parent.glob(f".*.{store_id[:12]}.*partial"):
+        with contextlib.suppress(OSError), locked_folder(left):
+            _clear(left)
     partial.mkdir(mode=0o700)
+    locks.enter_context(locked_folder(partial))
+    return _can_link(store, partial)
+
+
+def _can_link(store: Path, folder: Path) -> bool:
+    """Tried, since another mount of the same file system takes no links either, and looks like it.
+
+    RocksDB copies what it cannot link, and the loop would wait for that.
+    """
+    trial = folder / _TRIAL
+    try:
+        os.link(store / "CURRENT", trial)
+        trial.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _finish(
-    partial: Path, target: Path, beside: Path | None, facts: Mapping[str, object], ending: threading.Event
+    partial: Path,
+    target: Path,
+    checkpoint: Path | None,
+    facts: Mapping[str, object],
+    room: DiskGuard,
+    ending: threading.Event,
 ) -> dict[str, tuple[int, str]]:
     """Copy what could not be linked, put the checksums beside it, and give the folder its name."""
     files: dict[str, tuple[int, str]] = {}
-    if beside is not None:
+    sources = sorted((checkpoint or partial / FILES).iterdir())
+    fills_store = False
+    if checkpoint is not None:
         (partial / FILES).mkdir(mode=0o700)
-    for source in sorted((beside or partial / FILES).iterdir()):
-        if beside is not None:
-            files[source.name] = copy_file(source, partial / FILES / source.name, lambda: _check(ending))
+        fills_store = partial.stat().st_dev == checkpoint.stat().st_dev
+    if fills_store:
+        _check_room(room, target, sum(source.stat().st_size for source in sources))
+
+    def pause() -> None:
+        _check(ending)
+        if fills_store:
+            _check_room(room, target, 0)
+
+    for source in sources:
+        if checkpoint is not None:
+            files[source.name] = copy_file(source, partial / FILES / source.name, pause)
             continue
-        files[source.name] = fingerprint(source, lambda: _check(ending))
+        files[source.name] = fingerprint(source, pause)
         if source.suffix != ".sst":  # tables are on the disk since they were written
             _sync_file(source)
     sync_folder(partial / FILES)
@@ -187,6 +234,15 @@ def _sync_file(path: Path) -> None:
 def _check(ending: threading.Event) -> None:
     if ending.is_set():
         raise BrokerUnavailable("the gateway is stopping; no backup was taken")
+
+
+def _check_room(room: DiskGuard, target: Path, size: int) -> None:
+    """Without any the store could write nothing more, no acknowledgements either."""
+    if (spare := room.spare()) < size:
+        raise BrokerUnavailable(
+            f"the backup {target} has no room on the store's own disk: {max(spare, 0)} bytes are left beside"
+            " those for consumers (embedded.min_free_disk_bytes)"
+        )
 
 
 def _clear(*folders: Path) -> None:

@@ -11,15 +11,17 @@ files only; it opens no store.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from brokers.embedded.storage.migrations import FORMAT
 from popgate.errors import GatewayError, PreconditionFailed
@@ -31,6 +33,8 @@ BACKUP_FORMAT = 1
 
 _CHUNK = 1 << 20
 _MOST_MANIFEST_BYTES = 256 << 20
+_TOO_MANY = 1 << 63
+_Kind = TypeVar("_Kind")
 
 Pause = Callable[[], None]
 """Called between pieces of long work; raises to end it."""
@@ -56,19 +60,21 @@ def no_pause() -> None:
 def fingerprint(path: Path, pause: Pause = no_pause) -> tuple[int, str]:
     """Size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            pause()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+        size += len(chunk)
+        pause()
     return size, digest.hexdigest()
 
 
 def copy_file(source: Path, target: Path, pause: Pause = no_pause) -> tuple[int, str]:
-    """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read."""
+    """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read.
+
+    Raises OSError, with the name of the source if that is what cannot be read.
+    """
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as reading, target.open("xb") as writing:
-        while chunk := reading.read(_CHUNK):
+    with target.open("xb") as writing:
+        for chunk in _chunks(source):
             digest.update(chunk)
             writing.write(chunk)
             size += len(chunk)
@@ -95,6 +101,14 @@ def write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str
     sync_folder(folder)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that is not there, and those above it, so that their names survive a power loss."""
+    missing = [new for new in (folder, *folder.parents) if not new.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for new in missing:
+        sync_folder(new.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power loss, where the file system can."""
     handle = os.open(folder, os.O_RDONLY)
@@ -105,11 +119,32 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Have a folder for oneself, also after it was renamed; the lock ends with the process.
+
+    Raises OSError: BlockingIOError where another one has it, FileNotFoundError where it is gone.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # some file systems have no locks
+        if not os.path.samestat(os.fstat(handle), os.stat(folder)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        yield
+    finally:
+        os.close(handle)
+
+
 def read_manifest(backup: Path) -> Manifest:
     """The manifest of a backup. Raises PreconditionFailed: no backup, damaged, or too new."""
     path = backup / MANIFEST
     try:
-        with path.open("rb") as file:
+        with _open_file(path) as file:
             data = file.read(_MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         reason = "there is no such folder" if not backup.is_dir() else f"it has no {MANIFEST}"
@@ -131,8 +166,16 @@ def read_manifest(backup: Path) -> Manifest:
             != manifest["sha256"]
         ):
             raise ValueError("its checksum is another one")
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        store_format = manifest["store"]["format"]
+        files = {
+            name: (
+                _field(manifest, int, "files", name, "bytes"),
+                _field(manifest, str, "files", name, "sha256"),
+            )
+            for name in _field(manifest, dict, "files")
+        }
+        store_format = _field(manifest, int, "store", "format")
+        for names in (("taken_ms",), *(("counts", name) for name in ("topics", "groups", "messages"))):
+            _field(manifest, int, *names)
     except PreconditionFailed:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -168,43 +211,44 @@ def verify(backup: Path, pause: Pause = no_pause) -> Manifest:
 def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
     """Make the folder `target` of a store from a backup: complete, or not at all.
 
-    `target` must not exist, or be empty. Raises PreconditionFailed: it is in use or not empty, the
-    backup is damaged (the sentence names the file) or too new, there is no room.
+    `target` must not exist, or be empty. Raises PreconditionFailed: it is in use or not empty, another
+    restore to it is under way, the backup is damaged (the sentence names the file) or too new, there is
+    no room.
     """
     manifest = read_manifest(backup)
     _check_names(manifest)
     _check_target(target)
     partial = target.with_name(f".{target.name}.restoring")
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700)
-        for name, expected in manifest.files.items():
-            path = backup / FILES / name
+        make_folder(target.parent)
+        partial.mkdir(mode=0o700, exist_ok=True)
+        with locked_folder(partial):
             try:
-                actual = copy_file(path, partial / name, pause)
-            except FileNotFoundError as error:
-                raise _unreadable(path, error) from None
-            _check_file(path, actual, expected)
-        sync_folder(partial)
-        partial.rename(target)
+                _copy_files(manifest, partial, pause)
+                partial.rename(target)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
         sync_folder(target.parent)
+    except BlockingIOError:
+        raise PreconditionFailed(f"another restore to {target} is under way") from None
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise PreconditionFailed(f"the store cannot be restored to {target}: {_reason(error)}") from None
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return manifest
 
 
 def list_backups(folder: Path) -> list[Manifest | GatewayError]:
-    """The backups in a folder, by name; for one that is damaged, what is wrong with it."""
-    manifests: list[Manifest | GatewayError] = []
+    """The backups in a folder, by name; for one that is damaged, what is wrong with it.
+
+    None where there is no folder. Raises PreconditionFailed: it cannot be read.
+    """
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:
-        return manifests
+        names = sorted(entry.name for entry in os.scandir(folder) if _may_be_folder(entry))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PreconditionFailed(f"the backups in {folder} cannot be listed: {_reason(error)}") from None
+    manifests: list[Manifest | GatewayError] = []
     for name in names:
         if not name.startswith("."):
             try:
@@ -217,8 +261,63 @@ def list_backups(folder: Path) -> list[Manifest | GatewayError]:
 # -- inside ---------------------------------------------------------------------------------------
 
 
+def _open_file(path: Path) -> BinaryIO:
+    """Raises OSError, also for what is no file: to open a named pipe would wait for its writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Raises OSError with the name of the file."""
+    try:
+        with _open_file(path) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _copy_files(manifest: Manifest, partial: Path, pause: Pause) -> None:
+    """Raises OSError, and PreconditionFailed for a file that is not as it was written."""
+    for left in partial.iterdir():  # by a restore that was killed
+        left.unlink()
+    for name, expected in manifest.files.items():
+        path = manifest.path / FILES / name
+        try:
+            actual = copy_file(path, partial / name, pause)
+        except OSError as error:
+            if error.filename == str(path):
+                raise _unreadable(path, error) from None
+            raise
+        _check_file(path, actual, expected)
+    sync_folder(partial)
+
+
 def _digest_of(facts: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # as of a link to itself: what is wrong is reported of this one alone
+        return True
+
+
+def _field(value: Any, kind: type[_Kind], *names: str) -> _Kind:
+    """A checksum shows what was damaged, and not what never was a backup: others read the fields as they are.
+
+    Raises ValueError: there is no such field of this kind, or it is no number that is counted with.
+    """
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    possible = not isinstance(value, int) or 0 <= value < _TOO_MANY
+    if not isinstance(value, kind) or isinstance(value, bool) or not possible:
+        raise ValueError(f"{'.'.join(names)!r} is missing, or it is no {kind.__name__}")
+    return value
 
 
 def _check_names(manifest: Manifest) -> None:
@@ -264,15 +363,17 @@ def _check_target(target: Path) -> None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a RocksDB in another process has this store open."""
+    """Whether a RocksDB in another process has this store open. Raises OSError."""
     try:
-        with path.open("r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
+        file = path.open("r+b")
     except FileNotFoundError:
         return False
-    except (BlockingIOError, PermissionError):
-        return True
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+    return False
 
 
 def _reason(error: OSError) -> str:

@@ -72,5 +72,12 @@ class DiskGuard:
             elif was and not self.short:
                 _log.warning("the disk of %s has room again: %d bytes are left", self._where, self.left)
 
+    def spare(self) -> int:
+        """Bytes that are free now beside those that are kept, maybe less than 0. Raises OSError.
+
+        For every thread.
+        """
+        return self._free() - self._kept()
+
     def _kept(self) -> int:
         return min(self._keep, self._size() // _SHARE)

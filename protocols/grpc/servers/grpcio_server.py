@@ -242,6 +242,10 @@ class GrpcioServer:
     async def stop(self, cut_s: float = CUT_S) -> None:
         """Cancel the remaining calls, which have `cut_s` to return what they took, and close."""
         self._remove_socket()
+        if self._told is not None and not self._told.is_set():
+            # A drain that was cut short still keeps answers back: what they are about is done.
+            self._told.set()
+            await asyncio.sleep(0)  # they are written as soon as their calls go on
         self.under_way.cut()
         if self._closing is not None:
             self._closing.cancel()
@@ -353,6 +357,8 @@ class GrpcioServer:
 
     def local_towards(self, peer: str) -> str:
         """The local address of a connection, as far as it is known: grpc.aio does not expose it."""
+        if self._socket:
+            return ""
         host = self._host
         if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
             host = route_towards(peer.rpartition(":")[0].strip("[]"))

@@ -1,8 +1,12 @@
 """Backups of a broker that goes on working, and what is made of them."""
 
 import asyncio
+import errno
+import hashlib
+import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,9 +16,11 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.port import backup as backing_up
+from brokers.embedded.storage import backup_files
 from brokers.embedded.storage.backup_files import (
     FILES,
     MANIFEST,
+    Manifest,
     list_backups,
     read_manifest,
     restore,
@@ -158,22 +164,17 @@ async def test_a_backup_shares_its_tables_with_the_store_where_it_can(
     assert all(table.stat().st_nlink > 1 for table in tables)
 
 
-async def test_a_backup_on_another_file_system_is_copied(
+def refuse_link(source: object, target: object, **how: object) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+
+async def test_a_backup_that_cannot_be_linked_is_copied(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.stat_result
-
-    def elsewhere(path: Path, **how: bool) -> os.stat_result:
-        found = os.stat(path, **how)  # type: ignore[arg-type]
-        if path.name.endswith(".partial"):
-            fields = list(found)
-            fields[2] += 1
-            return real(fields)
-        return found
-
+    """As on another file system, or in another mount of the same one, with the same device number."""
     await send(broker, *(str(n) for n in range(10)))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", elsewhere)
+        patch.setattr(os, "link", refuse_link)
         await broker.take_backup(tmp_path / "far" / "one")
     tables = list((tmp_path / "far" / "one" / FILES).glob("*.sst"))
     assert tables
@@ -184,6 +185,28 @@ async def test_a_backup_on_another_file_system_is_copied(
         assert len(await drain(restored)) == 10
     finally:
         await restored.stop()
+
+
+@pytest.mark.parametrize("at_first", [0, 1 << 40])
+async def test_a_copy_leaves_the_room_that_is_kept_for_consumers(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_first: int
+) -> None:
+    """Neither when there is too little to begin with, nor when sends take it meanwhile."""
+    await send(broker, *(str(n) for n in range(10)))
+    free = iter([at_first])
+    monkeypatch.setattr(os, "link", refuse_link)
+    monkeypatch.setattr(broker._engine.room, "_free", lambda: next(free, 0))
+    with pytest.raises(BrokerUnavailable, match=r"backup .*/one has no room .*min_free_disk_bytes"):
+        await broker.take_backup(tmp_path / "far" / "one")
+    assert list((tmp_path / "far").iterdir()) == []
+
+
+async def test_a_link_needs_no_room(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(broker, *(str(n) for n in range(10)))
+    monkeypatch.setattr(broker._engine.room, "_free", lambda: 0)
+    await broker.take_backup(tmp_path / "one")
 
 
 async def test_a_backup_never_takes_the_place_of_another(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -242,22 +265,73 @@ async def test_a_broker_that_stops_leaves_no_half_backup(
 async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp_path: Path) -> None:
     one = await broker.take_backup(tmp_path / "kept" / "one")
     store_id = one.facts["store"]["id"]  # type: ignore[index]
-    left = tmp_path / "kept" / f".other.{store_id[:12]}.partial"
-    of_another = tmp_path / "kept" / ".other.0123456789ab.partial"
-    for folder in (left, of_another, tmp_path / ".store.checkpoint"):
+    left = tmp_path / "kept" / f".other.{store_id[:12]}.01ab23cd.partial"
+    of_another = tmp_path / "kept" / ".other.0123456789ab.01ab23cd.partial"
+    checkpoint = tmp_path / "store" / ".checkpoint"
+    for folder in (left, of_another, checkpoint):
         (folder / FILES).mkdir(parents=True)
     await broker.take_backup(tmp_path / "kept" / "two")
     assert not left.exists()
     assert of_another.exists(), "it may be under way: of another gateway that shares the folder"
-    assert not (tmp_path / ".store.checkpoint").exists()
+    assert not checkpoint.exists()
 
 
-async def test_a_start_clears_what_a_killed_process_left_beside_its_store(tmp_path: Path) -> None:
-    (tmp_path / ".store.checkpoint").mkdir()
+@pytest.mark.parametrize("name_of_copy", ["two", "one"])
+async def test_a_copy_of_the_store_spares_a_backup_under_way(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_of_copy: str
+) -> None:
+    """A restored copy beside the original has the same id, and may have the same folder of backups."""
+    kept = tmp_path / "kept"
+    await broker.take_backup(kept / "before")
+    copy = await opened(kept / "before", tmp_path / "copy")
+    reached, going_on, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+    finish = backing_up._finish
+
+    def finish_later(*arguments: Any) -> Any:
+        loop.call_soon_threadsafe(reached.set)
+        going_on.wait(60)
+        return finish(*arguments)
+
+    monkeypatch.setattr(backing_up, "_finish", finish_later)
+    taking = asyncio.create_task(broker.take_backup(kept / "one"))
+    try:
+        await reached.wait()
+        monkeypatch.setattr(backing_up, "_finish", finish)
+        await copy.take_backup(kept / name_of_copy)
+    finally:
+        going_on.set()
+        await asyncio.wait([taking])
+        await copy.stop()
+    if name_of_copy == "one":
+        with pytest.raises(AlreadyExists):
+            await taking
+    else:
+        await taking
+    assert {path.name for path in kept.iterdir()} == {"before", "one", name_of_copy}
+    for path in kept.iterdir():
+        verify(path)
+
+
+@pytest.mark.parametrize("name", [".checkpoint", ".checkpoint.tmp"])
+async def test_a_start_clears_what_a_killed_process_left_in_its_store(tmp_path: Path, name: str) -> None:
+    checkpoint = tmp_path / "store" / name
+    checkpoint.mkdir(parents=True)
     broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
     await broker.start()
     await broker.stop()
-    assert not (tmp_path / ".store.checkpoint").exists()
+    assert not checkpoint.exists()
+
+
+async def test_a_store_may_be_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path / "store")
+    broker = EmbeddedBroker(Path(), clock=SystemClock())
+    await broker.start()
+    try:
+        await broker.take_backup(tmp_path / "one")
+    finally:
+        await broker.stop()
+    verify(tmp_path / "one")
 
 
 async def test_a_folder_that_cannot_be_written_is_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -312,6 +386,27 @@ def added(backup: Path) -> Path:
     return path
 
 
+def pipe(backup: Path) -> Path:
+    path = backup / FILES / "CURRENT"
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def manifest_is_pipe(backup: Path) -> Path:
+    path = backup / MANIFEST
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def folder(backup: Path) -> Path:
+    path = backup / FILES / "CURRENT"
+    path.unlink()
+    path.mkdir()
+    return path
+
+
 def manifest_edited(backup: Path) -> Path:
     path = backup / MANIFEST
     path.write_text(path.read_text().replace('"messages": 20', '"messages": 21'))
@@ -324,7 +419,13 @@ def manifest_cut(backup: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", [truncated, flipped, missing, added, manifest_edited, manifest_cut])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(truncated, flipped, missing, added, pipe, folder),
+        *(manifest_edited, manifest_cut, manifest_is_pipe),
+    ],
+)
 async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
     broker: EmbeddedBroker, tmp_path: Path, damage: Callable[[Path], Path]
 ) -> None:
@@ -339,6 +440,38 @@ async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
         assert "damaged" in refused.value.sentence
     assert not (tmp_path / "again").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("store", {"id": "x", "format": "one", "broker": "x"}),
+        ("files", {"CURRENT": {"bytes": "many", "sha256": ""}}),
+        ("files", {"CURRENT": {"bytes": -1, "sha256": ""}}),
+        ("files", {"CURRENT": {"bytes": 1, "sha256": 1}}),
+        ("counts", {"topics": 1, "groups": 1}),
+        ("counts", {"topics": 1, "groups": 1, "messages": "all"}),
+        ("taken_ms", "today"),
+        ("taken_ms", 10**30),
+    ],
+)
+async def test_a_manifest_of_nonsense_is_refused_and_hides_no_other(
+    broker: EmbeddedBroker, tmp_path: Path, field: str, value: object
+) -> None:
+    folder = tmp_path / "backups"
+    for name in ("a", "b"):
+        await broker.take_backup(folder / name)
+    path = folder / "b" / MANIFEST
+    manifest = {**json.loads(path.read_bytes()), field: value}
+    del manifest["sha256"]
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**manifest, "sha256": checksum}))
+    sound, damaged = list_backups(folder)
+    assert isinstance(sound, Manifest)
+    assert sound.size > 0
+    assert isinstance(damaged, PreconditionFailed)
+    assert str(path) in damaged.sentence
+    assert field in damaged.sentence
 
 
 async def test_what_is_newer_than_this_program_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -375,6 +508,66 @@ async def test_a_store_is_restored_to_an_empty_place_only(broker: EmbeddedBroker
     assert not (tmp_path / ".empty.restoring").exists()
 
 
+async def test_new_folders_are_on_the_disk_before_what_is_in_them(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss must not take a folder away whose files were reported as safe."""
+    synced: set[Path] = set()
+    monkeypatch.setattr(backup_files, "sync_folder", synced.add)
+    await broker.take_backup(tmp_path / "a" / "b" / "one")
+    restore(tmp_path / "a" / "b" / "one", tmp_path / "c" / "d" / "store")
+    assert synced >= {tmp_path, tmp_path / "a", tmp_path / "c", tmp_path / "c" / "d"}
+
+
+async def test_a_store_of_another_user_is_not_called_in_use(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def refuse(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "LOCK":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *how, **more)
+
+    await broker.take_backup(tmp_path / "one")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PreconditionFailed, match=r"store cannot be looked at: permission denied"):
+        restore(tmp_path / "one", tmp_path / "store")
+
+
+async def test_two_restores_to_one_place_make_one_whole_store(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    await broker.take_backup(tmp_path / "one")
+    reached, first_is_over = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def restore_too() -> None:
+        try:
+            restore(tmp_path / "one", tmp_path / "again", pause_second)
+        except PreconditionFailed as error:
+            refused.append(error.sentence)
+        reached.set()
+
+    def pause_second() -> None:
+        reached.set()
+        first_is_over.wait(60)
+
+    second = threading.Thread(target=restore_too)
+
+    def pause_first() -> None:
+        """In the midst of its files: the second one begins."""
+        if second.ident is None and len(list(tmp_path.glob(".again.restoring/*"))) > 4:
+            second.start()
+            assert reached.wait(60)
+
+    try:
+        manifest = restore(tmp_path / "one", tmp_path / "again", pause_first)
+    finally:
+        first_is_over.set()
+        second.join(60)
+    assert {path.name for path in (tmp_path / "again").iterdir()} == manifest.files.keys()
+    assert refused == [f"another restore to {tmp_path / 'again'} is under way"]
+
+
 async def test_the_list_tells_sound_and_damaged_ones_apart(broker: EmbeddedBroker, tmp_path: Path) -> None:
     folder = tmp_path / "backups"
     assert list_backups(folder) == []
@@ -387,3 +580,20 @@ async def test_the_list_tells_sound_and_damaged_ones_apart(broker: EmbeddedBroke
     assert not isinstance(sound, PreconditionFailed)
     assert sound.path == folder / "a"  # type: ignore[union-attr]
     assert isinstance(damaged, PreconditionFailed)
+
+
+async def test_one_folder_that_cannot_be_read_hides_no_backup(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    await broker.take_backup(folder / "b")
+    (folder / "a").symlink_to("a")
+    unreadable, sound = list_backups(folder)
+    assert isinstance(unreadable, PreconditionFailed)
+    assert str(folder / "a") in unreadable.sentence
+    assert isinstance(sound, Manifest)
+
+
+def test_backups_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.symlink_to(folder)
+    with pytest.raises(PreconditionFailed, match=r"backups cannot be listed: too many levels"):
+        list_backups(folder)

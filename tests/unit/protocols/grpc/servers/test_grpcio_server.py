@@ -35,6 +35,14 @@ def test_the_peers_address_is_told_as_everywhere(theirs: str, ours: str) -> None
     assert peer_text(theirs) == ours
 
 
+def test_a_unix_socket_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(grpcio_server, "route_towards", looked_up.append)
+    server = grpcio_server.GrpcioServer(None, "", 0, path="/run/popgate.sock")  # type: ignore[arg-type]
+    assert server.local_towards("unix:") == ""
+    assert looked_up == [], "a name server is asked for it, and the loop waits"
+
+
 async def test_port_0_is_chosen_by_the_system_and_told(gateway: Any) -> None:
     assert gateway.port > 0
     assert gateway.adapter.addresses == [f"grpc://127.0.0.1:{gateway.port}"]
@@ -191,6 +199,36 @@ async def test_draining_ends_answers_with_messages_before_clients_are_told_to_go
         assert not server._told.is_set()
     finally:
         draining.cancel()
+
+
+async def test_a_drain_that_is_cut_short_lets_out_what_it_kept_back(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a second signal: a send that is stored and not answered is sent again."""
+    monkeypatch.setattr(grpcio_server, "_GATHER_S", 3600)
+    gateway = await town.gateway(real_time=True, listen="grpc://127.0.0.1:0?transport=grpcio")
+    server = gateway.adapter._server
+    client = town.client(gateway)
+    begun, answered = asyncio.Event(), asyncio.Event()
+    unary = server._door.unary
+
+    async def during_the_drain(*arguments: Any) -> Any:
+        begun.set()
+        await town.until(lambda: server._told is not None)
+        answer = await unary(*arguments)
+        answered.set()
+        return answer
+
+    monkeypatch.setattr(server._door, "unary", during_the_drain)
+    sending = asyncio.ensure_future(client.send(client.message()))
+    await begun.wait()
+    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 7200))
+    await answered.wait()
+    draining.cancel()
+    await asyncio.wait([draining])
+    await gateway.adapter.stop()
+    assert (await sending).status.code == Code.OK
+    assert gateway.adapter.farewell().finished == 1
 
 
 async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
