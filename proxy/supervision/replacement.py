@@ -168,7 +168,7 @@ def _member_out(member: Member) -> dict[str, Any]:
         "stage": member.stage.value,
         "has_admin": member.has_admin,
         "connections": member.connections,
-        "kept": member.channel.take_kept(),
+        "kept": member.channel.kept_messages(),
     }
 
 

@@ -80,6 +80,31 @@ def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
     ours._end.detach()  # it was the same descriptor
 
 
+def test_what_waits_for_a_slow_process_is_told_though_nothing_is_loaded(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = Channel.pair()
+    sent = 0
+    while ours.kept < 2:
+        ours.send({"told": sent})
+        sent += 1
+    staying.members = [Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY)]
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    heard: list[int] = []
+    while (came := theirs.receive()) is not None:
+        heard.append(came[0]["told"])
+        ours.flush()
+    assert heard == list(range(sent))
+    ours.close()
+    theirs.close()
+
+
 class Full(io.StringIO):
     """Standard output on a full disk: what was said at the start still waits to be written."""
 
