@@ -383,6 +383,7 @@ class Supervisor:
         if why := why_failed(staying.folder, code) if code else bind_anew(self._doors, staying):
             self._refuse(why)
             return
+        reload = staying.reload
         staying.note_reload()
         staying.members = list(self._processes)
         staying.generation += 1
@@ -395,5 +396,5 @@ class Supervisor:
             load_anew(staying, self._doors)
         except OSError as error:
             staying.generation -= 1
-            staying.members = []
+            staying.members, staying.reload = [], reload
             self._refuse(f"the program cannot be loaded anew: {error.strerror}")

@@ -121,6 +121,23 @@ def test_no_signal_is_lost_while_the_program_is_loaded_anew(
 
 
 @pytest.mark.usefixtures("usual_signals")
+def test_a_program_that_cannot_be_loaded_is_no_good_reload(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators are told when settings were last taken, and when the last attempt failed."""
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    supervisor._staying.reload = {"count": 3, "at_ms": 1_000, "reason": ""}
+    supervisor._tried(0)
+    reload = supervisor._staying.reload
+    assert (reload["count"], reload["at_ms"]) == (4, 1_000)
+    assert reload["reason"].startswith("the program cannot be loaded anew")
+
+
+@pytest.mark.usefixtures("usual_signals")
 def test_hangups_that_its_starter_ignores_stay_ignored(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
