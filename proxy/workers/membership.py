@@ -252,7 +252,7 @@ class Membership:
             self.roster.hear(message["crew"])
         elif "drain" in message:
             self._told_alone = self._told_alone or message.get("alone", False)
-            self.ends = message.get("ends")
+            self.ends = message.get("ends", self.ends)
             ending.begin()
         elif "leave" in message:
             self.on_leave()

@@ -216,7 +216,7 @@ def test_who_drains_by_itself_is_told_when_no_connection_comes_any_more(bench: B
                     os.close(came[1])
 
         wait_until(lambda: "drain" in heard, turn=hear)
-        assert [one for one in heard if one != "crew"] == ["door", "number", "drain"]
+        assert [one for one in heard if one != "crew"] == ["door", "number", "drain", "alone"]
         assert not bench.processes.hand(1, connection.fileno())
 
 
@@ -234,6 +234,24 @@ def test_who_drains_by_itself_as_all_do_is_told_that_nobody_else_serves(bench: B
 
     wait_until(lambda: any("drain" in message for message in heard), turn=hear)
     assert {"drain": True, "alone": True} in heard
+
+
+def test_a_process_that_hears_the_signal_first_is_told_so_as_well(bench: Bench) -> None:
+    """The signal to all reaches the supervisor a moment after it has read that a worker drains."""
+    member, theirs = bench.member()
+    theirs.send({"draining": True})
+    bench.processes._turned(member)
+    assert member.stage is Stage.DRAINING
+    bench.processes.leaving = bench.processes.alone = True
+    heard: list[dict[str, Any]] = []
+
+    def hear() -> None:
+        bench.turn(0.0)
+        while (came := theirs.receive()) is not None:
+            heard.append(came[0])
+
+    wait_until(lambda: any("drain" in message for message in heard), turn=hear)
+    assert [message for message in heard if "drain" in message] == [{"drain": True, "alone": True}]
 
 
 def test_what_a_process_had_no_room_for_comes_back_whole(bench: Bench) -> None:
