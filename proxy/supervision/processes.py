@@ -245,6 +245,7 @@ class Processes:
             "state": state_of(members, leaving=self.leaving),
             "restarts": self._staying.restarts,
             "reload": self._staying.reload,
+            "renewing": any(member.generation != self._staying.generation for member in members),
             "members": [member.facts() for member in members if not member.gone],
         }
         return {"crew": crew}
@@ -281,8 +282,7 @@ class Processes:
 
     def _keep(self, member: Member, number: int, door: int, descriptor: int) -> None:
         """Keep a copy until the connection is accepted: the system closes it if a process has no free
-        descriptor.
-        """
+        descriptor."""
         with contextlib.suppress(OSError):  # no room here: then without
             member.handed[number] = door, os.dup(descriptor)
         if len(member.handed) > _MOST_HANDED:

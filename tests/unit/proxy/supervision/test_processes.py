@@ -109,6 +109,14 @@ def test_who_does_not_read_costs_no_memory_and_is_told_the_last_of_all(bench: Be
         told = came[0]["crew"]
 
 
+def test_processes_are_told_that_a_renewal_is_under_way(bench: Bench) -> None:
+    """Who asks for another reload is not answered before it is over."""
+    bench.member()
+    assert not bench.processes._told_of_all()["crew"]["renewing"]
+    bench.processes._staying.generation += 1
+    assert bench.processes._told_of_all()["crew"]["renewing"]
+
+
 def test_what_there_was_no_memory_for_is_told_when_there_is(bench: Bench) -> None:
     """Else the process would hear nothing more, count as one that hangs, and be killed."""
     member, theirs = bench.member()
