@@ -220,14 +220,16 @@ class Doors:
 
 
 def with_options(door: Door, url: str) -> Door | None:
-    """This door with the options of `url`; None: another address, or another kind of socket.
+    """This door with the protocols and options of `url`; None: another address, or another kind of socket.
 
-    Its port stays bound: binding it again would fail. Raises ValueError.
+    Its port stays bound: binding it again would fail. A port that the system chose is that of the same
+    protocols. Raises ValueError.
     """
     asked, before = parse_listen(url), parse_listen(door.url)
     if url != door.url and (
         asked.path
-        or (asked.scheme, asked.host, asked.port) != (before.scheme, before.host, before.port)
+        or (asked.host, asked.port) != (before.host, before.port)
+        or (not asked.port and asked.scheme != before.scheme)
         or listens_by_itself(asked) is not listens_by_itself(before)
     ):
         return None

@@ -255,11 +255,13 @@ def test_what_is_given_back_where_nobody_listens_any_more_is_closed(doors: Doors
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock?mode=660", True),
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8082", False),
-        ("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8081", False),
+        ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8081", True),
+        ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8082", False),
+        ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?transport=grpcio", False),
     ],
 )
-def test_a_door_whose_options_alone_changed_is_the_same(before: str, now: str, same: bool) -> None:
+def test_a_door_at_which_other_things_are_spoken_is_the_same(before: str, now: str, same: bool) -> None:
     door = Door(3, before, replace(parse_listen(before), port=4711))
     found = with_options(door, now)
     assert found == (Door(3, now, replace(parse_listen(now), port=4711)) if same else None)
