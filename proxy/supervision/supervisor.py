@@ -110,7 +110,7 @@ class Supervisor:
             self._take(url, left)
         if self._settings.admin not in ("", "off"):
             self._take(self._settings.admin, left, admin=True)
-        self._doors.keep_former(left)
+        self._doors.keep_former(left, self._staying.waiting)
 
     def _take(self, url: str, left: list[tuple[Door, list[int]]], *, admin: bool = False) -> None:
         try:

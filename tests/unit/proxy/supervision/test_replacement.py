@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,32 @@ def test_what_waits_for_a_slow_process_is_told_though_nothing_is_loaded(
     assert heard == list(range(sent))
     ours.close()
     theirs.close()
+
+
+def test_connections_that_no_process_could_take_are_there_again(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the only worker has died and the next one is not ready yet."""
+    doors.open([4])
+    with socket.socket() as client:
+        client.connect(("127.0.0.1", doors.served[0].listen.port))
+        doors._accept(4)
+        ((held,),) = doors.waiting().values()
+        inheritable: list[bool] = []
+
+        def execve(*_: Any) -> None:
+            inheritable.append(held.get_inheritable())
+            raise OSError("not now")
+
+        monkeypatch.setattr(os, "execve", execve)
+        with pytest.raises(OSError, match="not now"):
+            load_anew(staying, doors)
+        assert inheritable == [True]
+        assert not held.get_inheritable()
+        monkeypatch.setenv(VARIABLE, str(staying.folder))
+        again = stayed()
+        assert again is not None
+        assert again.waiting == {4: [held.fileno()]}
 
 
 class Full(io.StringIO):
