@@ -319,6 +319,36 @@ def test_a_renewal_is_taken_though_no_process_of_the_last_one_starts(
         assert (supervisor._trial, supervisor._again) == (12_345, False)
 
 
+def test_what_started_before_a_renewal_failed_stays_beside_the_old_ones(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is drained for settings with which the next one cannot start."""
+    drained: list[Member] = []
+    monkeypatch.setattr(supervisor._processes, "drain", lambda member, **_: drained.append(member))
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    with serving(supervisor):
+        (old,) = supervisor._processes
+        ends = [Channel.pair() for _ in range(2)]
+        new, failing = (
+            Member(number, Role.WORKER, (1 << 22) + number, ours, frozenset(), 1, time.monotonic(), stage)
+            for number, (ours, _), stage in zip((8, 9), ends, (Stage.READY, Stage.STARTING), strict=True)
+        )
+        for member in (new, failing):
+            supervisor._processes.take_over(member)
+        failing.failure = "no memory", False
+        supervisor._processes.over(failing.pid, 1)
+        supervisor._tend()
+        assert [member.generation for member in supervisor._processes] == [1, 1]
+        assert {*supervisor._processes} == {old, new}
+        assert drained == []
+        assert supervisor._staying.reload["reason"] == "no memory"
+        supervisor._processes.leaving = True
+        supervisor._processes.over(new.pid, 0)
+        for _, theirs in ends:
+            theirs.close()
+
+
 def test_a_reload_asked_for_meanwhile_is_taken_though_a_worker_is_missing(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
