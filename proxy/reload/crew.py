@@ -57,7 +57,8 @@ class CrewReloads:
     async def reload(self) -> Outcome:
         """Done when the supervisor has found the settings good: then the processes are renewed in turn.
 
-        During a renewal it looks at them later; after a minute that is the outcome.
+        During a renewal it looks at them later. That is the outcome after a minute, or when this process is
+        to end, which the renewal waits for.
         """
         async with self._lock:
             try:
@@ -74,7 +75,7 @@ class CrewReloads:
             self._membership.tell({"renew": ""})
             ends, when = self._clock.monotonic() + LONGEST_S, ""
             while roster.reload.get("count", 0) == before:
-                over = self._clock.monotonic() > ends
+                over = self._clock.monotonic() > ends or self._membership.draining
                 if over and roster.renewing and not self._membership.orphaned:
                     when = " when the renewal before is over"
                     break

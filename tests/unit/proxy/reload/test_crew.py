@@ -25,6 +25,7 @@ class Crew:
     def __init__(self, *, silent: bool = False, renewing: bool = False) -> None:
         self.roster = SimpleNamespace(reload={"count": 0}, renewing=renewing)
         self.silent = silent
+        self.draining = False
         self.orphaned = False
         self.addresses = ["grpc://127.0.0.1:1"]
         self.told: list[dict[str, Any]] = []
@@ -92,3 +93,11 @@ async def test_a_reload_during_a_renewal_is_done_after_it() -> None:
 async def test_a_supervisor_that_says_nothing_is_an_error() -> None:
     with pytest.raises(SettingsWrong, match="did not say"):
         await waited(Crew(silent=True))
+
+
+async def test_a_process_that_is_renewed_itself_does_not_wait_for_its_end() -> None:
+    """The renewal waits for this process, and that for its answers to operators."""
+    crew = Crew(silent=True, renewing=True)
+    crew.draining = True
+    outcome = await reloads(crew, _settings()).reload()
+    assert outcome.message == "0 changed: the processes are renewed in turn when the renewal before is over"

@@ -237,12 +237,14 @@ async def test_who_drains_is_alone_when_the_broker_ends_with_the_gateway(
     desk = desk_with(broker=broker)
     async with attached(desk) as (membership, ending):
         assert not membership.is_alone
+        assert not membership.draining
         if told is None:
             desk.channel.close()
         else:
             desk.channel.send(told)
         await asyncio.wait_for(ending.wait(), PATIENCE_S)
         assert membership.is_alone is alone
+        assert membership.draining is (told is not None)
 
 
 async def test_who_is_asked_whether_it_lives_says_so(desk: Desk) -> None:
