@@ -198,6 +198,11 @@ class LiteSubscriptions:
         config = await self._routing.group(group)
         if takes_lite_topics(config, topic):
             return config
+        reads = route.message_types != (MessageType.LITE,) and topic in await self._broker.topics_of(group)
+        # What is kept may be a second old, and would be written back.
+        config = await self._broker.group(group)
+        if takes_lite_topics(config, topic):
+            return config
         other = config.attributes.get(LITE_BIND_TOPIC)
         if other or not self._limits.auto_create_groups or config.broadcast:
             is_bound = f"it is bound to {other}" if other else "it is bound to none"
@@ -205,7 +210,7 @@ class LiteSubscriptions:
                 f"consumer group {group} takes no lite topics of {topic}: its attribute"
                 f" {LITE_BIND_TOPIC} must name that topic, but {is_bound}"
             )
-        if route.message_types != (MessageType.LITE,) and topic in await self._broker.topics_of(group):
+        if reads:
             # Its other consumers would get nothing more of it, and their handles would be worth nothing.
             raise BadRequest(
                 f"consumer group {group} reads topic {topic} as a whole, so it is not made to take lite"

@@ -19,7 +19,7 @@ from popgate.model import (
 )
 from popgate.naming import check_group
 from processors.classic.retry_reclaim import RetryReclaimer
-from processors.consume.resets import Reset, ResetListeners
+from processors.consume.resets import PositionKeeper, Reset, ResetListeners
 from processors.core import ProcessorCore, check_queue_id, readable
 from processors.members.broadcast import BroadcastGroups
 from processors.observer import Watch
@@ -37,6 +37,8 @@ class GroupOffsets:
         self._reclaimer = reclaimer
         self._holds_resets = core.broker.capability(HoldsResets)
         self.on_reset = ResetListeners()
+        self.keepers: list[PositionKeeper] = []
+        """All that are open."""
         self._watch_offsets = Watch(core.observer, "offsets")
         self._watch_reset = Watch(core.observer, "directory")
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from popgate.context import Context
 from popgate.model import QueueOffsets
@@ -29,6 +35,18 @@ class Reset:
 
 ResetListener = Callable[[Reset], AbstractAsyncContextManager[None]]
 """Entered before a reset is made, left after it."""
+
+
+class PositionKeeper(Protocol):
+    """A door with members of groups that commit positions of their own."""
+
+    def holding(self, group: str, topic: str) -> AbstractContextManager[None]:
+        """While a client sets a position by itself: no position of a member is kept."""
+
+    def go_on_at(
+        self, group: str, topic: str, broker: str, queue_id: int, offset: int, *, besides: object
+    ) -> None:
+        """A client has set a group's position: members are to continue there. `besides`: its connection."""
 
 
 class ResetListeners:

@@ -7,6 +7,7 @@ RocketMQ's AllocateMessageQueueAveragely and AllocateMessageQueueAveragelyByCirc
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -39,6 +40,8 @@ class QueueAssignment:
         self._routing = routing
         self._admit = admit
         self._consumers = consumers
+        self._changing = asyncio.Lock()
+        """Settings of a group are read and written as a whole."""
 
     async def assigned(
         self, context: Context, topic: str, group: str, client_id: str, strategy: str, *, broadcast: bool
@@ -76,16 +79,17 @@ class QueueAssignment:
         if self._assigns is not None:
             await self._assigns.set_popped(context, topic, group, popped, share)
             return
-        await self._routing.group(group)  # made on first use
-        config = await self._broker.group(group)
-        attributes = {name: value for name, value in config.attributes.items() if name != POPPED + topic}
-        if popped:
-            if sum(name.startswith(POPPED) for name in attributes) >= _MOST_TOPICS:
-                raise BadRequest(f"group {group} pops {_MOST_TOPICS} topics, which is the limit")
-            attributes[POPPED + topic] = str(share)
-        if attributes != dict(config.attributes):
-            await self._broker.update_group(replace(config, attributes=attributes))
-            self._routing.forget_group(group)
+        async with self._changing:
+            await self._routing.group(group)  # made on first use
+            config = await self._broker.group(group)
+            attributes = {name: value for name, value in config.attributes.items() if name != POPPED + topic}
+            if popped:
+                if sum(name.startswith(POPPED) for name in attributes) >= _MOST_TOPICS:
+                    raise BadRequest(f"group {group} pops {_MOST_TOPICS} topics, which is the limit")
+                attributes[POPPED + topic] = str(share)
+            if attributes != dict(config.attributes):
+                await self._broker.update_group(replace(config, attributes=attributes))
+                self._routing.forget_group(group)
 
 
 def share_of(

@@ -55,7 +55,11 @@ class CrewReloads:
             return _renewed(changes(self._settings, await self.read()))
 
     async def reload(self) -> Outcome:
-        """Done when the supervisor has found the settings good: then the processes are renewed in turn."""
+        """Done when the supervisor has found the settings good: then the processes are renewed in turn.
+
+        During a renewal it looks at them later. That is the outcome after a minute, or when this process is
+        to end, which the renewal waits for.
+        """
         async with self._lock:
             try:
                 differences = _renewed(changes(self._settings, await self.read()))
@@ -69,15 +73,19 @@ class CrewReloads:
             roster = self._membership.roster
             before = roster.reload.get("count", 0)
             self._membership.tell({"renew": ""})
-            ends = self._clock.monotonic() + LONGEST_S
+            ends, when = self._clock.monotonic() + LONGEST_S, ""
             while roster.reload.get("count", 0) == before:
-                if self._clock.monotonic() > ends or self._membership.orphaned:
+                over = self._clock.monotonic() > ends or self._membership.draining
+                if over and roster.renewing and not self._membership.orphaned:
+                    when = " when the renewal before is over"
+                    break
+                if over or self._membership.orphaned:
                     raise SettingsWrong("the supervisor did not say how it found the settings: see its log")
                 await pause(self._clock, _LOOK_S)
-            if reason := roster.reload.get("reason", ""):
+            if not when and (reason := roster.reload.get("reason", "")):
                 raise SettingsWrong(str(reason))
         waiting = [change.name for change in differences if change.effect is Effect.RESTART]
-        message = f"{renewed}: the processes are renewed in turn"
+        message = f"{renewed}: the processes are renewed in turn{when}"
         return Outcome(message, differences, waiting, self._membership.addresses)
 
 

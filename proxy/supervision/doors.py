@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
@@ -81,11 +81,14 @@ class Doors:
         bound = self._bound[door.number] = _Bound(door, sockets, only_held)
         bound.identity = identity_of(door.listen.path) if door.listen.path else None
 
-    def keep_former(self, left: Iterable[tuple[Door, Sequence[int]]]) -> None:
+    def keep_former(
+        self, left: Iterable[tuple[Door, Sequence[int]]], waiting: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         """Adopt doors that the settings name no more, until no process serves them: see `open`.
 
         They are all that clients have, should no process start with the new settings. Any process serves
-        operators, at the address that is named now.
+        operators, at the address that is named now. `waiting`: connections of all doors, as `waiting` has
+        them.
         """
         named = {bound.door.listen.path for bound in self._bound.values()}
         for door, descriptors in left:
@@ -98,6 +101,18 @@ class Doors:
             former.former = True
             if door.listen.path in named:
                 former.identity = None  # the path was bound anew, and the file is not its own
+        for number, connections in (waiting or {}).items():
+            for descriptor in connections:
+                connection = socket.socket(fileno=descriptor)
+                connection.set_inheritable(False)
+                if number in self._bound:
+                    self._bound[number].waiting.append(connection)
+                else:
+                    connection.close()
+
+    def waiting(self) -> dict[int, list[socket.socket]]:
+        """Accepted connections that no process can take yet, by the numbers of their doors."""
+        return {number: bound.waiting for number, bound in self._bound.items() if bound.waiting}
 
     def sockets(self) -> dict[int, tuple[Door, list[socket.socket]]]:
         return {number: (bound.door, bound.sockets) for number, bound in self._bound.items()}
@@ -125,7 +140,7 @@ class Doors:
                     self.drop(number)
                     continue
                 bound.open = True
-            self._watch(number)
+            self._again(bound)
         return dropped
 
     def drop(self, number: int) -> None:
@@ -220,14 +235,16 @@ class Doors:
 
 
 def with_options(door: Door, url: str) -> Door | None:
-    """This door with the options of `url`; None: another address, or another kind of socket.
+    """This door with the protocols and options of `url`; None: another address, or another kind of socket.
 
-    Its port stays bound: binding it again would fail. Raises ValueError.
+    Its port stays bound: binding it again would fail. A port that the system chose is that of the same
+    protocols. Raises ValueError.
     """
     asked, before = parse_listen(url), parse_listen(door.url)
     if url != door.url and (
         asked.path
-        or (asked.scheme, asked.host, asked.port) != (before.scheme, before.host, before.port)
+        or (asked.host, asked.port) != (before.host, before.port)
+        or (not asked.port and asked.scheme != before.scheme)
         or listens_by_itself(asked) is not listens_by_itself(before)
     ):
         return None

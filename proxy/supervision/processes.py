@@ -34,6 +34,7 @@ half an hour: it may have to go through a store that was not closed well, or to 
 _MOST_HANDED = 1024
 """Copies of connections kept for a process that does not confirm them: a channel holds no more."""
 _TELL_S = 0.2
+_SOON_S = 0.1
 _FULL_S = 1.0
 
 
@@ -215,7 +216,8 @@ class Processes:
             member.failure = message["failed"], message["usage"]
         if "draining" in message:
             self._drains(member)
-            self.tell(member, {"drain": True, **({"alone": True} if self.alone else {})})
+            # Not yet: of a signal to all processes the supervisor may hear only now.
+            self._turning.later(_SOON_S, lambda: self.tell(member, {"drain": True, "alone": self.alone}))
         if "farewell" in message:
             member.farewell = message["farewell"]
         return True
@@ -243,6 +245,7 @@ class Processes:
             "state": state_of(members, leaving=self.leaving),
             "restarts": self._staying.restarts,
             "reload": self._staying.reload,
+            "renewing": any(member.generation != self._staying.generation for member in members),
             "members": [member.facts() for member in members if not member.gone],
         }
         return {"crew": crew}
@@ -279,8 +282,7 @@ class Processes:
 
     def _keep(self, member: Member, number: int, door: int, descriptor: int) -> None:
         """Keep a copy until the connection is accepted: the system closes it if a process has no free
-        descriptor.
-        """
+        descriptor."""
         with contextlib.suppress(OSError):  # no room here: then without
             member.handed[number] = door, os.dup(descriptor)
         if len(member.handed) > _MOST_HANDED:

@@ -55,6 +55,8 @@ class SupervisorState:
     """Where the embedded broker is shared, when that is known."""
     members: list[Member] = field(default_factory=list)
     doors: list[tuple[Door, list[int]]] = field(default_factory=list)
+    waiting: dict[int, list[int]] = field(default_factory=dict)
+    """Accepted connections that no process could take yet, by the numbers of their doors."""
     fresh: list[int] = field(default_factory=list)
     """Doors that were bound for the next program only."""
 
@@ -78,7 +80,7 @@ class SupervisorState:
 
 def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
     """Become the program that the same command line starts now. Raises OSError: all is as it was."""
-    held = doors.sockets()
+    held, waiting = doors.sockets(), doors.waiting()
     state = {
         "secret": staying.secret.hex(),
         "generation": staying.generation,
@@ -91,8 +93,10 @@ def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
             [door.number, door.url, door.listen.port, [link.fileno() for link in links]]
             for door, links in held.values()
         ],
+        "waiting": [[number, [link.fileno() for link in links]] for number, links in waiting.items()],
     }
     inherited: list[socket.socket | Channel] = [link for _, links in held.values() for link in links]
+    inherited += [link for links in waiting.values() for link in links]
     inherited += [member.channel for member in staying.members if not member.gone]
     file = staying.folder / _FILE
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -147,6 +151,7 @@ def stayed() -> SupervisorState | None:
             (Door(number, url, replace(parse_listen(url), port=port)), links)
             for number, url, port, links in state["doors"]
         ],
+        waiting=dict(state.get("waiting", ())),
     )
 
 
@@ -168,7 +173,7 @@ def _member_out(member: Member) -> dict[str, Any]:
         "stage": member.stage.value,
         "has_admin": member.has_admin,
         "connections": member.connections,
-        "kept": member.channel.take_kept(),
+        "kept": member.channel.kept_messages(),
     }
 
 

@@ -110,7 +110,7 @@ class Supervisor:
             self._take(url, left)
         if self._settings.admin not in ("", "off"):
             self._take(self._settings.admin, left, admin=True)
-        self._doors.keep_former(left)
+        self._doors.keep_former(left, self._staying.waiting)
 
     def _take(self, url: str, left: list[tuple[Door, list[int]]], *, admin: bool = False) -> None:
         try:
@@ -383,6 +383,7 @@ class Supervisor:
         if why := why_failed(staying.folder, code) if code else bind_anew(self._doors, staying):
             self._refuse(why)
             return
+        reload = staying.reload
         staying.note_reload()
         staying.members = list(self._processes)
         staying.generation += 1
@@ -395,5 +396,5 @@ class Supervisor:
             load_anew(staying, self._doors)
         except OSError as error:
             staying.generation -= 1
-            staying.members = []
+            staying.members, staying.reload = [], reload
             self._refuse(f"the program cannot be loaded anew: {error.strerror}")

@@ -60,11 +60,9 @@ class Channel:
         """Messages that wait to be written."""
         return len(self._kept)
 
-    def take_kept(self) -> list[dict[str, Any]]:
-        """Messages that could not be written yet, for the next owner of this end."""
-        kept = [json.loads(text) for text in self._kept]
-        self._kept.clear()
-        return kept
+    def kept_messages(self) -> list[dict[str, Any]]:
+        """Messages that could not be written yet, in order. They stay here, too."""
+        return [json.loads(text) for text in self._kept]
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Keeps it when it cannot be written now. Raises OSError when the other side is gone."""

@@ -109,6 +109,8 @@ class Membership:
         self.together = Together(self.roster)
         self.orphaned = False
         """Whether the supervisor is gone."""
+        self.draining = False
+        """Whether this process was told to end."""
         self._told_alone = False
         self.settings: Settings | None = None
         """As the supervisor has them; those of this process name its own way to the broker."""
@@ -251,8 +253,9 @@ class Membership:
         elif "crew" in message:
             self.roster.hear(message["crew"])
         elif "drain" in message:
+            self.draining = True
             self._told_alone = self._told_alone or message.get("alone", False)
-            self.ends = message.get("ends")
+            self.ends = message.get("ends", self.ends)
             ending.begin()
         elif "leave" in message:
             self.on_leave()

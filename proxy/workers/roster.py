@@ -24,6 +24,8 @@ class Roster:
         self.restarts = 0
         self.reload: Mapping[str, Any] = {}
         """How the last reload ended: see `Staying.reload`."""
+        self.renewing = False
+        """Whether processes of the program or settings before are still to be renewed."""
         self.members: Sequence[Mapping[str, Any]] = ()
 
     def __repr__(self) -> str:
@@ -33,6 +35,7 @@ class Roster:
         self.state = facts["state"]
         self.restarts = facts["restarts"]
         self.reload = facts.get("reload", {})
+        self.renewing = facts.get("renewing", False)
         self.members = facts["members"]
 
     def others(self) -> list[int]:

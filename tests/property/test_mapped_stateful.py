@@ -107,6 +107,7 @@ class Twin:
         # It is all of its parts itself.
         self.classic = self.metadata = self.offsets = self.settlement = self
         self.mapped_groups = Groups()
+        self.keepers: list[Any] = []
         self.retry_reclaimer = SimpleNamespace(after=lambda _: lambda: None)
         self.door_figures = DoorSums()
         self.queue_numbering = SimpleNamespace(is_kept=False, latest=QueueNumbers())

@@ -62,6 +62,14 @@ class Entry:
             due_ms, self.pop_ms, self.attempt, self.held, self.attempt_id, self.holder, lane, renewals
         )
 
+    def is_same(self, other: Entry) -> bool:
+        """Whether it is the same step of the same delivery, perhaps as it was read again."""
+        return self is other or (
+            (self.pop_ms, self.due_ms, self.renewals) == (other.pop_ms, other.due_ms, other.renewals)
+            and self.held
+            and other.held
+        )
+
     def encode(self) -> bytes:
         """The stored form."""
         return self.front() + self.lane_name()

@@ -17,10 +17,13 @@ from brokers.embedded.lite.bounded_cache import BoundedCache
 from brokers.embedded.lite.catalog import LiteCatalog, LiteTopic
 from brokers.embedded.lite.cursor import Cursor, CursorParts
 from brokers.embedded.lite.keys import (
+    PLACE_PREFIX,
+    PLACES,
     TOPIC_DUE,
     beyond,
     decode_place,
     name_in,
+    pair_in,
     place_key,
     split_due_key,
     topic_key,
@@ -79,6 +82,8 @@ class LiteEngine:
         self._bound: dict[str, list[Group]] = {}
         """By topic, as of a turn of the store."""
         self._bound_turn = -1
+        self._former: dict[int, set[int]] | None = None
+        """By topic id, the groups that had places when the first lite topic was deleted, or have since."""
 
     def __repr__(self) -> str:
         return f"<LiteEngine {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
@@ -115,6 +120,8 @@ class LiteEngine:
             last = group.config.start_from is StartFrom.LAST
             cursor = Cursor(self._parts, group, lite, lite.visible if last else lite.minimum)
             self._places.add((group.id, lite.topic.id, lite.id), cursor)
+            if self._former is not None:
+                self._former.setdefault(lite.topic.id, set()).add(group.id)
         cursor.lite = lite
         return cursor
 
@@ -192,7 +199,7 @@ class LiteEngine:
     def delete(self, lite: LiteTopic) -> None:
         """Remove a lite topic and every group's position in it, and notify its subscribers."""
         topic = lite.topic
-        for group in self._bound_groups(topic):
+        for group in self._groups_with_places(topic):
             place = self.find_place(group, topic, lite.id)
             if place is not None:
                 place.delete()
@@ -213,6 +220,8 @@ class LiteEngine:
     def drop_topic(self, topic: Topic) -> None:
         self.topics.drop(topic)
         self._overdue.pop(topic.id, None)
+        if self._former is not None:
+            self._former.pop(topic.id, None)
         self._places.drop_if(lambda key: key[1] == topic.id)
         self.subscriptions.drop_if(lambda subscriber: subscriber.topic is topic)
         self._waiting.wake_all(waiting_id(topic))
@@ -309,6 +318,30 @@ class LiteEngine:
             self.topics.applied(topic, self.topics.expiration_ms(topic))
         else:
             self._overdue[topic_id] = names[-1] + b"\0"
+
+    def _groups_with_places(self, topic: Topic) -> Iterator[Group]:
+        """Groups that may have a place in a lite topic: also those that are bound to another topic now."""
+        bound = self._bound_groups(topic)
+        yield from bound
+        if self._former is None:
+            self._former = self._read_pairs()
+        for group_id in list(self._former.get(topic.id, ())):
+            group = self._catalogue.group_by_id(group_id)
+            if group is not None and group.config.attributes.get(LITE_BIND_TOPIC) != topic.name:
+                yield group
+
+    def _read_pairs(self) -> dict[int, set[int]]:
+        """Topics, and the groups that have places in their lite topics, by id, as the store has them."""
+        pairs: dict[int, set[int]] = {}
+        begin = PLACES
+        while prefixes := self._store.runs(LITE, begin, PLACE_PREFIX, _SWEEP_AT_ONCE):
+            for prefix in prefixes:
+                if not prefix.startswith(PLACES):
+                    return pairs
+                group_id, topic_id = pair_in(prefix)
+                pairs.setdefault(topic_id, set()).add(group_id)
+            begin = beyond(prefixes[-1])
+        return pairs
 
     def _bound_groups(self, topic: Topic) -> list[Group]:
         """Looked up once for all lite topics that go in the same turn: there may be many of both."""

@@ -71,6 +71,16 @@ def place_key(group_id: int, topic_id: int, lite_id: int) -> bytes:
     return _PLACE_KEY.pack(b"p", group_id, topic_id, lite_id)
 
 
+PLACES = b"p"
+PLACE_PREFIX = 9
+"""Bytes in front of the lite id in the key of a place: it is of one group and topic."""
+
+
+def pair_in(prefix: bytes) -> tuple[int, int]:
+    """The group id and the topic id at the front of the key of a place."""
+    return int.from_bytes(prefix[1:5], "big"), int.from_bytes(prefix[5:PLACE_PREFIX], "big")
+
+
 def lite_id_in(key: bytes) -> int:
     """The lite id in the key of a group's place."""
     return int.from_bytes(key[-8:], "big")

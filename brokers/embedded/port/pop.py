@@ -272,12 +272,21 @@ class PopFacet(Facet):
     def _undo(self, want: PopAttempt) -> None:
         engine = self._engine
         now_ms = engine.steady.now_ms()
-        for ledger, entry, offsets in want.holds:
+        for old, entry, offsets in want.holds:
+            ledger = self._ledger_now(old)
+            if ledger is None:
+                continue
             for offset in offsets:
-                if ledger.entries.get(offset) is entry and _is_let_go(ledger, offset, entry):
-                    ledger.free(offset, entry, now_ms)
+                held = ledger.entries.get(offset)
+                if held is not None and held.is_same(entry) and _is_let_go(ledger, offset, held):
+                    ledger.free(offset, held, now_ms)
         engine.store.commit()
         engine.wake_freed()
+
+    def _ledger_now(self, old: Ledger) -> Ledger | None:
+        """The same ledger after a wait: memory may have been made anew meanwhile."""
+        share = self._engine.shares.in_memory(old.share.topic.id, old.share.group.id)
+        return share.ledgers.get(old.queue.queue_id) if share is not None else None
 
 
 def _is_let_go(ledger: Ledger, offset: int, entry: Entry) -> bool:

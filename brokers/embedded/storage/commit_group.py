@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 class CommitGroup:
     """The steps of one batch: what to call, and whom to answer, once it counts as done.
 
-    `written`: RocksDB has it, so that after a failure it may be found again or not.
+    `written`: RocksDB has it, or what it waits for, so that after a failure it may be found again or not.
     """
 
     __slots__ = ("after", "answers", "written")

@@ -90,8 +90,7 @@ class Store(ColumnFamilies):
         self._answers: list[asyncio.Future[None]] = []
         self._pending: asyncio.Future[None] | None = None
         self._ordered = False
-        self._written: list[CommitGroup] = []
-        self._covered: list[CommitGroup] = []
+        self._written, self._covered = list[CommitGroup](), list[CommitGroup]()
         self._syncing: asyncio.Future[None] | None = None
         self._sync_call: Future[None] | None = None
         self._sync_timer: Timer | None = None
@@ -124,8 +123,7 @@ class Store(ColumnFamilies):
 
     def open(self) -> None:
         """Open, create or upgrade. Raises BrokerUnavailable: locked, not writable, damaged, too new."""
-        self._closing = False
-        self._identity = ""
+        self._closing, self._identity = False, ""
         self._open_files()
         try:
             bring_up_to_date(self)
@@ -263,11 +261,12 @@ class Store(ColumnFamilies):
                 began = perf_counter()
                 db.write(batch)
                 self.writes.add(perf_counter() - began)
-                group.written = True
         except Exception as error:
             del batch
             self._fail(error, group)
             return
+        # Also of one that adds nothing, as a repeated send: what it waits for was written.
+        group.written = added or bool(self._written) or self._syncing is not None
         self._retry_s = _FIRST_RETRY_S
         if self.durability is Durability.SYNC:
             if added or self._written:
@@ -344,8 +343,9 @@ class Store(ColumnFamilies):
                 "%s: what must be stored is refused until it can be, which is tried every few seconds",
                 self._failure.sentence,
             )
-        unwritten = self._take_batch()[1]
+        batch, unwritten = self._take_batch()
         written, self._written = self._written, []
+        unwritten.written = batch.is_empty() and any(group.written for group in (*groups, *written))
         for group in (*groups, *written, unwritten):
             group.fail(self._failure)
         if self._sync_timer is not None:

@@ -184,6 +184,9 @@ class Deliveries:
 
     async def free(self, topic: str, group: str, handle: str, receipt: Receipt) -> bool:
         """Return a delivery that reached no consumer as well as the broker can; whether it was freed."""
+        # Since the caller looked. Of ordered ones it may have put down itself that nobody else has them.
+        if handle in self.finished or (handle in self.replaced and not receipt.ordered):
+            return False
         self.returns.returned(handle)
         try:
             await self.hide(None, topic, group, handle, receipt, 0, suspend=True)

@@ -68,6 +68,7 @@ class TransactionChecks:
         self._registration = registration
         self._check_handler: CheckHandler | None = None
         self._looks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._room = asyncio.Semaphore(_LOOKED_UP_AT_ONCE)
         self._checks = self._unasked_checks = self._settled_checks = self._bad_checks = 0
         self._put_off_checks = 0
@@ -88,6 +89,8 @@ class TransactionChecks:
 
     def _check(self, address: str, link: int, request: Command) -> Awaitable[None] | None:
         self._checks += 1
+        if self._stopped:
+            return None  # its broker asks again
         try:
             half, message, looks = self._read_check(address, request)
         except PeerWireError as error:
@@ -139,6 +142,7 @@ class TransactionChecks:
             _log.error("a check of broker %s could not be answered", address, exc_info=error)
 
     async def stop(self) -> None:
+        self._stopped = True
         for task in self._looks:
             task.cancel()
         if self._looks:

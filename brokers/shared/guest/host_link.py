@@ -35,6 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
+_STOPS = "its process stops"
 _LEAST_S = 0.05
 """A call whose caller has no time left is given so much: it is the caller who gives up."""
 
@@ -72,6 +73,8 @@ class HostLink:
         self._channel: Channel | None = None
         self._resting: Channel | None = None
         """The one to a host that stops: answers come over it, and nothing more is asked."""
+        self._rested = False
+        """Whether the host that was dialled last is about to close."""
         self._trouble = "it was not reached yet"
         self._reached: asyncio.Future[None] | None = None
         self._over: asyncio.Future[str] | None = None
@@ -137,7 +140,8 @@ class HostLink:
     def rest(self) -> None:
         """The host is about to close: what is asked from now on waits for the next one."""
         self._resting, self._channel = self._channel, None
-        self._trouble = "its process stops"
+        self._trouble = _STOPS
+        self._rested = True
 
     async def ask(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Have the host do a call. Raises what its broker raises.
@@ -314,7 +318,7 @@ class HostLink:
                 on_late=lambda channel, answer: self._on_late(answer),
             )
 
-        address = self.address
+        address, self._rested = self.address, False
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 if address.path:
@@ -328,6 +332,9 @@ class HostLink:
         except BaseException:
             channel.close("the gateways did not come to terms")
             raise
+        if self._rested:
+            # It said so in the turn of the loop in which it was proved: `rest` knew nothing of it.
+            channel.close(_STOPS)
         if channel.over:
             # It ended in the turn of the loop in which its last words came: `on_over` knew nothing of it.
             raise BrokerUnavailable(f"the broker at {self.address} was lost: {over.result()}")

@@ -183,7 +183,8 @@ class Mapped(PullDecision):
             until,
         )
         self._index.add(connection, taken)
-        if queue.turn != turn or connection.gone or not self.maps(request.peer, queue.key.group):
+        wanted = queue.turn == turn and not connection.gone and self.maps(request.peer, queue.key.group)
+        if not wanted or not connection.has(queue):
             self._lose(connection, taken, UNREAD)
             return nothing(request, queue, begins)
         return self._deliver(request, connection, messages, taken, origin)

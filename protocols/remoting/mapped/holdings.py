@@ -35,9 +35,16 @@ class ConnectionHoldings:
         if queue is None:
             if len(self.queues) >= MOST_QUEUES and not self._make_room():
                 return None
-            queue = self.queues[key] = QueueHoldings(key)
-            self._groups.setdefault(key.group, {})[key] = queue
+            queue = QueueHoldings(key)
+            self.has(queue)
         return queue
+
+    def has(self, queue: QueueHoldings) -> bool:
+        """Whether this is still the queue of its key; it is there again if room was made of it meanwhile."""
+        if self.queues.setdefault(queue.key, queue) is not queue:
+            return False
+        self._groups.setdefault(queue.key.group, {})[queue.key] = queue
+        return True
 
     def find(self, group: str, topic: str, queue_id: int, broker: str) -> QueueHoldings | None:
         """Without a broker: the queue of the only broker that is read here."""

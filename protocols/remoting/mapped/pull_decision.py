@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Final
 
@@ -53,6 +54,9 @@ class PullDecision:
         self.proofs = Proofs(self._groups, door_context.clock)
         self.seeks = Seeks(door_context.clock)
         self.resets = Resets(door_context.clock)
+        keepers = self._processor.offsets.keepers
+        keepers.append(self)
+        door_context.ends.callback(keepers.remove, self)
         self._leaving: dict[tuple[Peer, str], Timer] = {}
         """Connections and groups on true pull that a client of it has just left."""
         self.on_reset_elsewhere: Callable[[Context, Peer, QueueKey, int], None] = _nobody_tells
@@ -189,7 +193,7 @@ class PullDecision:
         """A member sets a position itself: it needs true pull from then on, like one that locks.
 
         Afterwards the nearest offset of the queue is the group's position, and the group is on true pull.
-        Commits of other members are discarded until they have moved there, too.
+        Commits of other members, also at other listeners, are discarded until they have moved there, too.
         Raises as `MessagingProcessor.commit`.
         """
         peer, group, context = request.peer, key.group, request.context
@@ -198,13 +202,25 @@ class PullDecision:
         offset = min(max(offset, bounds.minimum), bounds.maximum)
         _log.info("client %s of group %s set a position by itself", peer.client_id, group)
         self._groups.told(consumer_key(peer.client_id, group), Reading.TRUE_PULL)
-        with self.resets.held(group, key.topic):
+        keepers = tuple(self._processor.offsets.keepers)
+        with ExitStack() as held:
+            for keeper in keepers:
+                held.enter_context(keeper.holding(group, key.topic))
             self.resets.take_unread(peer, key)
             # Not as a reader's: it counts also while a reset waits for one.
             await self._processor.offsets.commit(context, *key, offset)
-            for other in peers_of(self._processor.clients.consumers_of(group)):
-                if other is not peer and self.members(other, group):
-                    self.sent_to(other, key, offset)
+            for keeper in keepers:
+                keeper.go_on_at(*key, offset, besides=peer)
+
+    def holding(self, group: str, topic: str) -> AbstractContextManager[None]:
+        return self.resets.held(group, topic)
+
+    def go_on_at(
+        self, group: str, topic: str, broker: str, queue_id: int, offset: int, *, besides: object
+    ) -> None:
+        for peer in peers_of(self._processor.clients.consumers_of(group)):
+            if peer is not besides and self.members(peer, group):
+                self.sent_to(peer, QueueKey(group, topic, broker, queue_id), offset)
 
     def is_early(self, request: Request, group: str, offset: int) -> bool:
         """Whether this may be a member that has yet to say who it is: it asks again in a few seconds."""

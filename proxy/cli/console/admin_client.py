@@ -22,10 +22,14 @@ _CUT_OFF = "its answer ended in the middle"
 
 
 class Gateway:
-    """One kept connection to the admin address `url` (http or https, a path in front is allowed)."""
+    """One kept connection to the admin address `url` (http or https, a path in front is allowed).
 
-    def __init__(self, url: str) -> None:
+    `patience_s`: how long it may take to connect, or to answer; by default 10 s and 30 s.
+    """
+
+    def __init__(self, url: str, patience_s: float | None = None) -> None:
         self._url = url
+        self._answer_s = _ANSWER_S if patience_s is None else patience_s
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -35,7 +39,7 @@ class Gateway:
             raise Failure(Ended.USAGE, f"{url!r} is no admin address: write it like http://127.0.0.1:8083")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         try:
-            self._connection = kind(parts.hostname, port, timeout=_CONNECT_S)
+            self._connection = kind(parts.hostname, port, timeout=min(_CONNECT_S, self._answer_s))
         except HTTPException:
             raise Failure(
                 Ended.USAGE, f"{url!r} is no admin address: {parts.hostname!r} is no host"
@@ -74,7 +78,7 @@ class Gateway:
         if body is not None:
             data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
             headers["Content-Type"] = "application/json"
-        status, answer = self._exchange(method, target, data, headers, _ANSWER_S + wait_s)
+        status, answer = self._exchange(method, target, data, headers, self._answer_s + wait_s)
         try:
             value = json.loads(answer) if answer else None
         except ValueError:

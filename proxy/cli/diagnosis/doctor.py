@@ -83,6 +83,9 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
         probers = [find_prober(protocol) for protocol in scheme.split("+")]
     except ValueError as error:
         raise Failure(Ended.USAGE, str(error)) from None
+    silent = await asyncio.to_thread(_silent, admin, wish.patience_s) if admin is not None else None
+    if silent is not None:
+        admin = None  # it would be waited for with each request
     absent = await asyncio.to_thread(_absent, admin, wish) if admin is not None else ()
     if admin is not None and not wish.topic:
         wish = replace(wish, known=await asyncio.to_thread(_known, admin))
@@ -96,12 +99,29 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
         if last is not None and last.level is Level.OK:
             async for finding in prober.probe(wish):
                 yield finding
+    if silent is not None:
+        yield silent
     if admin is not None:
         await asyncio.to_thread(_tidy, admin, absent)
         for finding in await asyncio.to_thread(_admin_findings, admin):
             yield finding
         for finding in await asyncio.to_thread(_cluster_findings, admin):
             yield finding
+
+
+def _silent(admin: str, patience_s: float) -> Finding | None:
+    """Why nobody answers there, if so."""
+    from protocols.probing import Finding, Level
+
+    try:
+        with Gateway(admin, patience_s) as gateway:
+            gateway.get("version")
+    except Failure as failure:
+        if failure.code is Ended.UNREACHABLE:
+            return Finding("admin", Level.PROBLEM, failure.sentence)
+        if failure.code is Ended.USAGE:
+            raise
+    return None
 
 
 def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,8 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
-from popgate.errors import IllegalTransactionId, NotFound, ReceiptExpired
+from popgate.errors import BadRequest, IllegalTransactionId, NotFound, ReceiptExpired
+from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteSync
 from popgate.model import (
     CustomizedRetry,
     EndTransaction,
@@ -256,3 +257,30 @@ async def test_scenario_06_a_half_message_nobody_ended_is_asked_about(
         EndTransaction("orders", check.transaction_id, "id-coffee", Resolution.COMMIT, from_check=True),
     )
     assert bodies(await one.receive(context, ASKED)) == [b"coffee"]
+
+
+async def test_binding_to_lite_topics_keeps_what_another_replica_changed(
+    replicas: tuple[MessagingProcessor, MessagingProcessor], embedded: EmbeddedBroker
+) -> None:
+    """The settings that a replica keeps for a second are not written back."""
+    one, other = replicas
+    await one.metadata.create_topic(Context(), TopicConfig("events", message_types=(MessageType.LITE,)))
+    await other._routing.group("readers")
+    await one.metadata.update_group(Context(), replace(await embedded.group("readers"), max_attempts=7))
+    sync = LiteSync("events", "readers", LiteAction.ADD, ("a",))
+    await other.lite.sync(Context(client_id="c"), sync)
+    config = await embedded.group("readers")
+    assert (config.attributes[LITE_BIND_TOPIC], config.max_attempts) == ("events", 7)
+
+
+async def test_a_group_that_another_replica_has_bound_stays_bound_there(
+    replicas: tuple[MessagingProcessor, MessagingProcessor], embedded: EmbeddedBroker
+) -> None:
+    one, other = replicas
+    for topic in ("events", "news"):
+        await one.metadata.create_topic(Context(), TopicConfig(topic, message_types=(MessageType.LITE,)))
+    await other._routing.group("readers")
+    await one.lite.sync(Context(client_id="c"), LiteSync("events", "readers", LiteAction.ADD, ("a",)))
+    with pytest.raises(BadRequest, match="bound to events"):
+        await other.lite.sync(Context(client_id="d"), LiteSync("news", "readers", LiteAction.ADD, ("a",)))
+    assert (await embedded.group("readers")).attributes[LITE_BIND_TOPIC] == "events"

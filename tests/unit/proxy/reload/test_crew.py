@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,31 +13,37 @@ from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled, settle
 from proxy.config.loader import load_settings
 from proxy.reload.crew import CrewReloads
-from proxy.reload.settings_process import OfAnotherVersion
+from proxy.reload.reloader import Outcome
+from proxy.reload.settings_process import LONGEST_S, OfAnotherVersion
 from proxy.workers.membership import Membership
+from tests.support.waiting import until
 
 
 class Crew:
     """The supervisor, and this process's part in the gateway: a renewal begins as soon as it is asked for."""
 
-    def __init__(self) -> None:
-        self.roster = SimpleNamespace(reload={"count": 0})
+    def __init__(self, *, silent: bool = False, renewing: bool = False) -> None:
+        self.roster = SimpleNamespace(reload={"count": 0}, renewing=renewing)
+        self.silent = silent
+        self.draining = False
         self.orphaned = False
         self.addresses = ["grpc://127.0.0.1:1"]
         self.told: list[dict[str, Any]] = []
 
     def tell(self, message: dict[str, Any]) -> None:
         self.told.append(message)
+        if self.silent:
+            return
         self.roster.reload = {"count": 1, "at_ms": 1, "reason": message["renew"]}
 
 
-def reloads(crew: Crew, read: Settled | SettingsWrong) -> CrewReloads:
+def reloads(crew: Crew, read: Settled | SettingsWrong, clock: MovableClock | None = None) -> CrewReloads:
     async def read_anew() -> Settled:
         if isinstance(read, SettingsWrong):
             raise read
         return read
 
-    return CrewReloads(cast(Membership, crew), _settings(), MovableClock(), read_anew)
+    return CrewReloads(cast(Membership, crew), _settings(), clock or MovableClock(), read_anew)
 
 
 def _settings(**flags: Any) -> Settled:
@@ -65,3 +72,32 @@ async def test_another_version_is_what_the_supervisor_becomes() -> None:
     assert crew.told == [{"renew": ""}]
     assert outcome.message == "another version: the processes are renewed in turn"
     assert (outcome.changes, outcome.waiting) == ([], [])
+
+
+async def waited(crew: Crew) -> Outcome:
+    """The outcome after as long as the supervisor may take."""
+    clock = MovableClock()
+    asked = asyncio.ensure_future(reloads(crew, _settings(reflection=False), clock).reload())
+    await until(lambda: crew.told, pause_s=0)
+    clock.advance(LONGEST_S + 1)
+    return await asked
+
+
+async def test_a_reload_during_a_renewal_is_done_after_it() -> None:
+    """The supervisor looks at the settings when the renewal is over, however long its drains take."""
+    outcome = await waited(Crew(silent=True, renewing=True))
+    assert outcome.message == "1 changed: the processes are renewed in turn when the renewal before is over"
+    assert [change.name for change in outcome.changes] == ["reflection"]
+
+
+async def test_a_supervisor_that_says_nothing_is_an_error() -> None:
+    with pytest.raises(SettingsWrong, match="did not say"):
+        await waited(Crew(silent=True))
+
+
+async def test_a_process_that_is_renewed_itself_does_not_wait_for_its_end() -> None:
+    """The renewal waits for this process, and that for its answers to operators."""
+    crew = Crew(silent=True, renewing=True)
+    crew.draining = True
+    outcome = await reloads(crew, _settings()).reload()
+    assert outcome.message == "0 changed: the processes are renewed in turn when the renewal before is over"

@@ -177,6 +177,32 @@ def test_a_port_is_taken_over_with_those_that_wait_there(
     hands.take(1)
 
 
+def test_connections_that_nobody_could_take_are_taken_over_with_their_port(
+    doors: Doors, hands: Hands, turning: PollLoop, dial: Callable[..., socket.socket]
+) -> None:
+    """Those of doors that are no more are closed."""
+    hands.full = True
+    before = Doors(turning, hands)
+    before.bind(5, "grpc://127.0.0.1:0")
+    before.bind(6, "grpc://127.0.0.1:0")
+    before.open([5, 6])
+    (door, links), (other, _) = before.sockets().values()
+    client, lost = dial(door.address), dial(other.address)
+    while before.waiting().keys() != {5, 6}:
+        turning.over = False
+        turning.later(0.01, lambda: setattr(turning, "over", True))
+        turning.run()
+    waiting = {number: [os.dup(link.fileno()) for link in held] for number, held in before.waiting().items()}
+    inherited = [os.dup(link.fileno()) for link in links]
+    before.close()
+    hands.full = False
+    doors.take_over(door, inherited)
+    doors.keep_former([], waiting)
+    doors.open([5])
+    assert hands.got == [(5, client.getsockname())]
+    assert lost.recv(1) == b""
+
+
 def test_doors_that_listen_by_themselves_are_only_held(doors: Doors, hands: Hands) -> None:
     doors.bind(1, "grpc://127.0.0.1:0?transport=grpcio")
     port = doors.served[0].listen.port
@@ -255,11 +281,13 @@ def test_what_is_given_back_where_nobody_listens_any_more_is_closed(doors: Doors
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock?mode=660", True),
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8082", False),
-        ("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8081", False),
+        ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8081", True),
+        ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8082", False),
+        ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?transport=grpcio", False),
     ],
 )
-def test_a_door_whose_options_alone_changed_is_the_same(before: str, now: str, same: bool) -> None:
+def test_a_door_at_which_other_things_are_spoken_is_the_same(before: str, now: str, same: bool) -> None:
     door = Door(3, before, replace(parse_listen(before), port=4711))
     found = with_options(door, now)
     assert found == (Door(3, now, replace(parse_listen(now), port=4711)) if same else None)

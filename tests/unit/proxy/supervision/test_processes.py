@@ -109,6 +109,14 @@ def test_who_does_not_read_costs_no_memory_and_is_told_the_last_of_all(bench: Be
         told = came[0]["crew"]
 
 
+def test_processes_are_told_that_a_renewal_is_under_way(bench: Bench) -> None:
+    """Who asks for another reload is not answered before it is over."""
+    bench.member()
+    assert not bench.processes._told_of_all()["crew"]["renewing"]
+    bench.processes._staying.generation += 1
+    assert bench.processes._told_of_all()["crew"]["renewing"]
+
+
 def test_what_there_was_no_memory_for_is_told_when_there_is(bench: Bench) -> None:
     """Else the process would hear nothing more, count as one that hangs, and be killed."""
     member, theirs = bench.member()
@@ -216,7 +224,7 @@ def test_who_drains_by_itself_is_told_when_no_connection_comes_any_more(bench: B
                     os.close(came[1])
 
         wait_until(lambda: "drain" in heard, turn=hear)
-        assert [one for one in heard if one != "crew"] == ["door", "number", "drain"]
+        assert [one for one in heard if one != "crew"] == ["door", "number", "drain", "alone"]
         assert not bench.processes.hand(1, connection.fileno())
 
 
@@ -234,6 +242,24 @@ def test_who_drains_by_itself_as_all_do_is_told_that_nobody_else_serves(bench: B
 
     wait_until(lambda: any("drain" in message for message in heard), turn=hear)
     assert {"drain": True, "alone": True} in heard
+
+
+def test_a_process_that_hears_the_signal_first_is_told_so_as_well(bench: Bench) -> None:
+    """The signal to all reaches the supervisor a moment after it has read that a worker drains."""
+    member, theirs = bench.member()
+    theirs.send({"draining": True})
+    bench.processes._turned(member)
+    assert member.stage is Stage.DRAINING
+    bench.processes.leaving = bench.processes.alone = True
+    heard: list[dict[str, Any]] = []
+
+    def hear() -> None:
+        bench.turn(0.0)
+        while (came := theirs.receive()) is not None:
+            heard.append(came[0])
+
+    wait_until(lambda: any("drain" in message for message in heard), turn=hear)
+    assert [message for message in heard if "drain" in message] == [{"drain": True, "alone": True}]
 
 
 def test_what_a_process_had_no_room_for_comes_back_whole(bench: Bench) -> None:

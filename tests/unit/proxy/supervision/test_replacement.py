@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,57 @@ def test_who_ended_meanwhile_and_had_not_read_all_is_no_trouble(
         again.members[0].channel.receive()
     again.members[0].channel.close()
     ours._end.detach()  # it was the same descriptor
+
+
+def test_what_waits_for_a_slow_process_is_told_though_nothing_is_loaded(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = Channel.pair()
+    sent = 0
+    while ours.kept < 2:
+        ours.send({"told": sent})
+        sent += 1
+    staying.members = [Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY)]
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    heard: list[int] = []
+    while (came := theirs.receive()) is not None:
+        heard.append(came[0]["told"])
+        ours.flush()
+    assert heard == list(range(sent))
+    ours.close()
+    theirs.close()
+
+
+def test_connections_that_no_process_could_take_are_there_again(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the only worker has died and the next one is not ready yet."""
+    doors.open([4])
+    with socket.socket() as client:
+        client.connect(("127.0.0.1", doors.served[0].listen.port))
+        doors._accept(4)
+        ((held,),) = doors.waiting().values()
+        inheritable: list[bool] = []
+
+        def execve(*_: Any) -> None:
+            inheritable.append(held.get_inheritable())
+            raise OSError("not now")
+
+        monkeypatch.setattr(os, "execve", execve)
+        with pytest.raises(OSError, match="not now"):
+            load_anew(staying, doors)
+        assert inheritable == [True]
+        assert not held.get_inheritable()
+        monkeypatch.setenv(VARIABLE, str(staying.folder))
+        again = stayed()
+        assert again is not None
+        assert again.waiting == {4: [held.fileno()]}
 
 
 class Full(io.StringIO):

@@ -121,6 +121,23 @@ def test_no_signal_is_lost_while_the_program_is_loaded_anew(
 
 
 @pytest.mark.usefixtures("usual_signals")
+def test_a_program_that_cannot_be_loaded_is_no_good_reload(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators are told when settings were last taken, and when the last attempt failed."""
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    supervisor._staying.reload = {"count": 3, "at_ms": 1_000, "reason": ""}
+    supervisor._tried(0)
+    reload = supervisor._staying.reload
+    assert (reload["count"], reload["at_ms"]) == (4, 1_000)
+    assert reload["reason"].startswith("the program cannot be loaded anew")
+
+
+@pytest.mark.usefixtures("usual_signals")
 def test_hangups_that_its_starter_ignores_stay_ignored(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +317,36 @@ def test_a_renewal_is_taken_though_no_process_of_the_last_one_starts(
         supervisor._processes.over(nobody, -signal.SIGKILL)
         supervisor._tend()  # as after each event
         assert (supervisor._trial, supervisor._again) == (12_345, False)
+
+
+def test_what_started_before_a_renewal_failed_stays_beside_the_old_ones(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is drained for settings with which the next one cannot start."""
+    drained: list[Member] = []
+    monkeypatch.setattr(supervisor._processes, "drain", lambda member, **_: drained.append(member))
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    with serving(supervisor):
+        (old,) = supervisor._processes
+        ends = [Channel.pair() for _ in range(2)]
+        new, failing = (
+            Member(number, Role.WORKER, (1 << 22) + number, ours, frozenset(), 1, time.monotonic(), stage)
+            for number, (ours, _), stage in zip((8, 9), ends, (Stage.READY, Stage.STARTING), strict=True)
+        )
+        for member in (new, failing):
+            supervisor._processes.take_over(member)
+        failing.failure = "no memory", False
+        supervisor._processes.over(failing.pid, 1)
+        supervisor._tend()
+        assert [member.generation for member in supervisor._processes] == [1, 1]
+        assert {*supervisor._processes} == {old, new}
+        assert drained == []
+        assert supervisor._staying.reload["reason"] == "no memory"
+        supervisor._processes.leaving = True
+        supervisor._processes.over(new.pid, 0)
+        for _, theirs in ends:
+            theirs.close()
 
 
 def test_a_reload_asked_for_meanwhile_is_taken_though_a_worker_is_missing(

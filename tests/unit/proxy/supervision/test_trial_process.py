@@ -65,6 +65,17 @@ def test_new_addresses_are_bound_beside_those_that_are_held(bench: Bench) -> Non
     assert (bench.staying.folder / SETTINGS).exists()
 
 
+def test_another_protocol_at_a_port_that_is_held_needs_no_new_port(bench: Bench) -> None:
+    """As in a gateway of one process. A port that the system chose is found by its protocol."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    bench.doors.bind(bench.staying.next_number(), f"grpc://127.0.0.1:{port}")
+    before = bench.doors.served
+    assert bench.bind(ANY, f"grpc+remoting://127.0.0.1:{port}") == ""
+    assert bench.doors.served == before
+
+
 @pytest.mark.parametrize(
     "left",
     [b"cproxy.config.enums\nOfTomorrow\n.", pickle.dumps(Settled(listeners=(ANY,)))],

@@ -83,12 +83,12 @@ def test_a_full_channel_takes_no_connection(ends: tuple[Channel, Channel]) -> No
         assert one.offer(b'{"door": 1}', connection.fileno())
 
 
-def test_what_was_kept_can_be_taken_along(ends: tuple[Channel, Channel]) -> None:
+def test_what_is_kept_can_be_taken_along_and_stays(ends: tuple[Channel, Channel]) -> None:
     one, _ = ends
     while one.kept < 2:
         one.send({"told": True})
-    assert one.take_kept() == [{"told": True}, {"told": True}]
-    assert one.kept == 0
+    assert one.kept_messages() == [{"told": True}, {"told": True}]
+    assert one.kept == 2
 
 
 @pytest.mark.parametrize("unread", [False, True])

@@ -204,11 +204,12 @@ async def test_who_has_no_room_for_a_descriptor_says_so_and_is_not_confused(desk
         assert await desk.heard() == {"full": 8, "closed": 1}
         desk.channel.send({"door": -1, "number": 9})
         assert await desk.heard() == {"full": 9}
-        desk.channel.send({"crew": {"state": "ready", "restarts": 4, "members": []}})
+        desk.channel.send({"crew": {"state": "ready", "restarts": 4, "members": [], "renewing": True}})
         async with asyncio.timeout(PATIENCE_S):
             while membership.roster.restarts != 4:
                 await asyncio.sleep(0.005)
         assert membership.roster.state == "ready"
+        assert membership.roster.renewing
 
 
 async def test_what_was_taken_is_told_once_for_all_that_came_together(desk: Desk) -> None:
@@ -236,12 +237,14 @@ async def test_who_drains_is_alone_when_the_broker_ends_with_the_gateway(
     desk = desk_with(broker=broker)
     async with attached(desk) as (membership, ending):
         assert not membership.is_alone
+        assert not membership.draining
         if told is None:
             desk.channel.close()
         else:
             desk.channel.send(told)
         await asyncio.wait_for(ending.wait(), PATIENCE_S)
         assert membership.is_alone is alone
+        assert membership.draining is (told is not None)
 
 
 async def test_who_is_asked_whether_it_lives_says_so(desk: Desk) -> None:

@@ -229,3 +229,25 @@ async def test_an_answer_to_a_check_from_before_memory_was_read_again_stores_not
         answer.set_result(True)
     await ending
     assert list(engine.store.scan(HALF, b"")) == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_who_gives_up_after_memory_was_read_again_gives_back_what_it_took(
+    start: Start, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    broker = await start()
+    await send(broker, b"1")
+    engine = broker._engine
+    settled = engine.settled
+
+    async def given_up() -> None:
+        await settled()
+        engine.abandon(RuntimeError("a step of another client went wrong"))
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "settled", given_up)
+        with pytest.raises(asyncio.CancelledError):
+            await broker.pop(CONTEXT, pop_of(ordered=ordered, attempt_id="a"))
+    (message,) = await broker.pop(CONTEXT, pop_of(ordered=ordered))
+    assert (message.body, message.attempt) == (b"1", 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.storage.keys import LITE
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.filters.compiled import EVERYTHING
@@ -257,3 +258,24 @@ async def test_a_repeated_receive_of_lite_topics_that_is_cancelled_leaves_the_fi
     assert again.cancelled()
     assert await pop(broker, attempt_id="y") == []
     assert await broker.give_back(ME, "L", "G", [message.receipt]) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_group_that_was_bound_elsewhere_leaves_no_place_behind(
+    broker: EmbeddedBroker, clock: MovableClock, restarted: bool
+) -> None:
+    """Lite topics come and go for as long as their topic is there."""
+    await send(broker, b"a")
+    await subscribe(broker)
+    (message,) = await pop(broker)
+    assert await broker.ack(ME, "L", "G", [message.receipt]) == [None]
+    await broker.create_topic(TopicConfig("M", (MessageType.LITE,)))
+    await broker.update_group(GroupConfig("G", attributes={LITE_BIND_TOPIC: "M"}))
+    if restarted:
+        await broker.stop()
+        await broker.start()
+    store = broker._engine.store
+    assert len(list(store.scan(LITE, b"p", b"q"))) == 1
+    await clock.run((MINUTES + 2) * 60, turns)
+    assert await broker.lite_topics("L", "", 10) == []
+    assert list(store.scan(LITE, b"p", b"q")) == []

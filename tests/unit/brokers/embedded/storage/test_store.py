@@ -18,7 +18,7 @@ from brokers.embedded.storage.store import Durability, Store
 from popgate.clock import SystemClock
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing import MovableClock
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 Make = Callable[..., Store]
 
@@ -296,6 +296,47 @@ async def test_an_abandoned_turn_changes_nothing_and_says_so(make: Make) -> None
 
 
 # -- failing and coming back -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", ["for the sync", "behind another write", "in the turn of the failure"])
+async def test_who_waits_for_a_sync_that_fails_is_told_that_nobody_knows(make: Make, waits: str) -> None:
+    """A repeated send adds nothing, and what it repeats may last or not."""
+    store = make(durability=Durability.SYNC)
+    db, release = store._db, threading.Event()
+
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            return getattr(db, name)
+
+        def flush_wal(self, sync: bool) -> None:
+            release.wait(PATIENCE_S)
+            raise OSError("input/output error")
+
+    store._db = Broken()  # type: ignore[assignment]
+    store.put(MESSAGES, b"a", b"1")
+    answers = [store.commit()]
+    await until(lambda: store._syncing is not None, pause_s=0)
+    if waits == "behind another write":
+        store.put(MESSAGES, b"b", b"2")
+        answers.append(store.commit())
+        await until(lambda: store._pending is None, pause_s=0)
+    if waits == "in the turn of the failure":
+
+        def ended(sync: "asyncio.Future[None]") -> None:
+            answers.append(store.settled())
+            store._sync_ended(sync)
+
+        assert store._syncing is not None
+        store._syncing.remove_done_callback(store._sync_ended)
+        store._syncing.add_done_callback(ended)
+        release.set()
+        await until(lambda: len(answers) == 2, pause_s=0)
+    else:
+        answers.append(store.settled())
+        await until(lambda: not store._ordered, pause_s=0)
+        release.set()
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {BrokerTimeout}
 
 
 @pytest.mark.parametrize("durability", Durability)

@@ -519,6 +519,26 @@ async def test_each_delivery_is_given_back_once(broker, peers, handle):
     assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 3
 
 
+async def test_an_acknowledgement_at_the_same_time_keeps_a_return_away(broker, peers, handle):
+    """A client may have an answer that could not be written to its end."""
+    assert await broker.give_back(CONTEXT, "T", "G", [handle(1)]) == 1  # what is asked for is known then
+    mine = handle(2)
+    returning = asyncio.ensure_future(broker.give_back(CONTEXT, "T", "G", [mine]))
+    acking = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    assert await asyncio.gather(returning, acking) == [0, [None]]
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 1
+
+
+async def test_a_change_at_the_same_time_keeps_a_return_away(broker, peers, handle):
+    assert await broker.give_back(CONTEXT, "T", "G", [handle(1)]) == 1
+    mine = handle(2)
+    returning = asyncio.ensure_future(broker.give_back(CONTEXT, "T", "G", [mine]))
+    changing = asyncio.ensure_future(broker.change_invisible(CONTEXT, "T", "G", mine, 9_000))
+    returned, _ = await asyncio.gather(returning, changing)
+    assert returned == 0
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 2
+
+
 async def test_nothing_is_given_back_of_what_is_not_there(broker, peers, handle):
     assert await broker.give_back(CONTEXT, "unknown", "G", [handle()]) == 0
     assert await broker.give_back(CONTEXT, "T", "unknown", [handle()]) == 0

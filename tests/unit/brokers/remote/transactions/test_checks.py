@@ -17,6 +17,7 @@ from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from popgate.wire.messages.records import encode_record
+from tests.support.waiting import until
 
 CHECK, END = int(RequestCode.CHECK_TRANSACTION_STATE), int(RequestCode.END_TRANSACTION)
 LOOK = int(RequestCode.QUERY_MESSAGE)
@@ -300,6 +301,23 @@ async def test_a_check_before_anybody_listens_is_not_lost_on_us(
     master.connections[0].say(question(clock))
     await all_of(got, 1)
     assert broker.figures()["checks_total"] == 2
+
+
+async def test_a_check_that_comes_while_the_gateway_stops_is_left_to_others(
+    broker: Any, master: ScriptedPeer, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker asks again; a look for the message would outlive the connections."""
+    master.on(LOOK, lambda request: None)
+    stop = broker.popper.stop
+
+    async def meanwhile() -> None:
+        master.connections[0].say(question(clock))
+        await until(lambda: broker.figures()["checks_total"] == 1, pause_s=0)
+        await stop()
+
+    monkeypatch.setattr(broker.popper, "stop", meanwhile)
+    await broker.stop()
+    assert not broker._checks._looks
 
 
 async def test_a_handler_that_fails_does_not_stop_the_checks(

@@ -87,9 +87,12 @@ class TestSet:
         await member.leave()
         await member.door.until_mapped()
 
-    async def test_others_go_where_it_set_the_group(self, stage: Stage, member: Member) -> None:
+    @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another listener"])
+    async def test_others_go_where_it_set_the_group(
+        self, stage: Stage, member: Member, elsewhere: bool
+    ) -> None:
         await finish(member, b"one", b"two", b"three")
-        other = await member.door.member(2, proven=False)
+        other = await (Door(stage) if elsewhere else member.door).member(2, proven=False)
         await send(stage, b"four")
         (four,) = await other.take()
         await search(member)
