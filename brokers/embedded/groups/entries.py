@@ -64,11 +64,11 @@ class Entry:
 
     def is_same(self, other: Entry) -> bool:
         """Whether it is the same step of the same delivery, perhaps as it was read again."""
-        return self is other or (
-            (self.pop_ms, self.due_ms, self.renewals) == (other.pop_ms, other.due_ms, other.renewals)
-            and self.held
-            and other.held
-        )
+        if self is other:
+            return True
+        mine = self.pop_ms, self.due_ms, self.renewals, self.attempt, self.attempt_id, self.holder
+        others = other.pop_ms, other.due_ms, other.renewals, other.attempt, other.attempt_id, other.holder
+        return mine == others and self.held and other.held
 
     def encode(self) -> bytes:
         """The stored form."""

@@ -278,7 +278,9 @@ class PopFacet(Facet):
                 continue
             for offset in offsets:
                 held = ledger.entries.get(offset)
-                if held is not None and held.is_same(entry) and _is_let_go(ledger, offset, held):
+                # Memory that was made anew knows no other receives of an attempt: the first one may have it.
+                is_mine = held is entry or (held is not None and not want.repeated and held.is_same(entry))
+                if held is not None and is_mine and _is_let_go(ledger, offset, held):
                     ledger.free(offset, held, now_ms)
         engine.store.commit()
         engine.wake_freed()

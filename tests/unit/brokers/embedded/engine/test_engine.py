@@ -26,6 +26,7 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.testing import MovableClock
+from tests.support.waiting import until
 
 CONTEXT = Context()
 BROTHERS = compile_filter(FilterKind.TAG, "brother")
@@ -248,6 +249,54 @@ async def test_who_gives_up_after_memory_was_read_again_gives_back_what_it_took(
     with monkeypatch.context() as patch:
         patch.setattr(engine, "settled", given_up)
         with pytest.raises(asyncio.CancelledError):
-            await broker.pop(CONTEXT, pop_of(ordered=ordered, attempt_id="a"))
+            await broker.pop(Context(client_id="c"), pop_of(ordered=ordered, attempt_id="a"))
     (message,) = await broker.pop(CONTEXT, pop_of(ordered=ordered))
     assert (message.body, message.attempt) == (b"1", 1)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_repeat_after_memory_was_read_again_takes_nothing_from_the_first(
+    start: Start, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """How many receives of an attempt have a message is not in the store."""
+    broker = await start()
+    await send(broker, b"1")
+    engine = broker._engine
+    (first,) = await broker.pop(CONTEXT, pop_of(ordered=True, attempt_id="a"))
+    settled, waits = engine.settled, 0
+
+    async def read_again() -> None:
+        nonlocal waits
+        await settled()
+        waits += 1
+        if waits == 1:
+            engine.abandon(RuntimeError("a step of another client went wrong"))
+            if cancelled:
+                raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "settled", read_again)
+        if cancelled:
+            with pytest.raises(asyncio.CancelledError):
+                await broker.pop(CONTEXT, pop_of(ordered=True, attempt_id="a"))
+            assert await broker.pop(CONTEXT, pop_of(ordered=True)) == []
+        else:
+            (again,) = await broker.pop(CONTEXT, pop_of(ordered=True, attempt_id="a"))
+            assert again.receipt == first.receipt
+    assert await broker.ack(CONTEXT, "T", "G", [first.receipt]) == [None]
+
+
+async def test_who_gives_up_leaves_what_another_took_after_memory_was_read_again(start: Start) -> None:
+    """Both in the same millisecond: of what the first one took nothing was written."""
+    broker = await start()
+    await send(broker, b"1")
+    engine = broker._engine
+    first = asyncio.ensure_future(broker.pop(CONTEXT, pop_of()))
+    await until(lambda: engine.store.filling, pause_s=0)
+    second = asyncio.ensure_future(broker.pop(Context(client_id="b"), pop_of()))
+    engine.abandon(RuntimeError("a step of another client went wrong"))
+    first.cancel()
+    (message,) = await second
+    assert first.cancelled()
+    assert await broker.pop(CONTEXT, pop_of()) == []
+    assert await broker.ack(CONTEXT, "T", "G", [message.receipt]) == [None]
