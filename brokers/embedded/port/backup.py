@@ -106,10 +106,13 @@ class BackupFacet(Facet, TakesBackups):
 
 
 def clear_leftovers(store: Path) -> None:
-    """Remove files that a killed process left in the store's folder during a backup."""
-    checkpoint = _checkpoint_of(store)
-    # RocksDB makes it by another name first.
-    _clear(checkpoint, checkpoint.with_name(f"{checkpoint.name}.tmp"))
+    """Remove files that a killed process left in the store's folder, or beside it, during a backup."""
+    checkpoints = [_checkpoint_of(store)]
+    if store.name:
+        checkpoints.append(store.with_name(f".{store.name}.checkpoint"))  # where 0.1.0 has it
+    for checkpoint in checkpoints:
+        # RocksDB makes it by another name first.
+        _clear(checkpoint, checkpoint.with_name(f"{checkpoint.name}.tmp"))
 
 
 def _checkpoint_of(store: Path) -> Path:

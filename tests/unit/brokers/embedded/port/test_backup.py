@@ -312,9 +312,15 @@ async def test_a_copy_of_the_store_spares_a_backup_under_way(
         verify(path)
 
 
-@pytest.mark.parametrize("name", [".checkpoint", ".checkpoint.tmp"])
-async def test_a_start_clears_what_a_killed_process_left_in_its_store(tmp_path: Path, name: str) -> None:
-    checkpoint = tmp_path / "store" / name
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("store/.checkpoint", "store/.checkpoint.tmp"),
+        *(".store.checkpoint", ".store.checkpoint.tmp"),  # of 0.1.0
+    ],
+)
+async def test_a_start_clears_what_a_killed_process_left_of_a_backup(tmp_path: Path, name: str) -> None:
+    checkpoint = tmp_path / name
     checkpoint.mkdir(parents=True)
     broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
     await broker.start()
