@@ -84,16 +84,16 @@ class BackupFacet(Facet, TakesBackups):
         checkpoint = _checkpoint_of(engine.store.path)
         with contextlib.ExitStack() as locks:
             try:
-                linked = await asyncio.to_thread(
+                in_place = await asyncio.to_thread(
                     _prepare, target, partial, engine.store.path, store_id, locks
                 )
                 await _flush(engine, ending)
                 engine.check_writable()
                 taken_ms = engine.clock.now_ms()
                 facts = _facts(engine, store_id, taken_ms)
-                engine.store.checkpoint(partial / FILES if linked else checkpoint)
+                engine.store.checkpoint(partial / FILES if in_place else checkpoint)
                 files = await asyncio.to_thread(
-                    _finish, partial, target, None if linked else checkpoint, facts, engine.room, ending
+                    _finish, partial, target, None if in_place else checkpoint, facts, engine.room, ending
                 )
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
@@ -159,7 +159,7 @@ async def _flush(engine: Engine, ending: threading.Event) -> None:
 def _prepare(target: Path, partial: Path, store: Path, store_id: str, locks: contextlib.ExitStack) -> bool:
     """Make and lock the folder, and remove what a killed process left of a backup of this very store.
 
-    Returns whether files of the store can be linked into the folder; else they have to be copied later.
+    Returns whether RocksDB is to make its files in the folder; else they have to be copied there later.
     """
     if os.path.lexists(target):
         raise AlreadyExists("the backup", str(target))
@@ -170,7 +170,14 @@ def _prepare(target: Path, partial: Path, store: Path, store_id: str, locks: con
             _clear(left)
     partial.mkdir(mode=0o700)
     locks.enter_context(locked_folder(partial))
-    return _can_link(store, partial)
+    if _can_link(store, partial):
+        return True
+    # Where the store's own disk takes no links either, RocksDB copies: once is enough.
+    checkpoint = _checkpoint_of(store)
+    checkpoint.mkdir(mode=0o700)
+    can_link = _can_link(store, checkpoint)
+    _clear(checkpoint)
+    return not can_link
 
 
 def _can_link(store: Path, folder: Path) -> bool:

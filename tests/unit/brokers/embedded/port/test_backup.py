@@ -26,6 +26,7 @@ from brokers.embedded.storage.backup_files import (
     restore,
     verify,
 )
+from brokers.embedded.storage.store import Store
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerUnavailable, PreconditionFailed, TooManyRequests
@@ -164,8 +165,18 @@ async def test_a_backup_shares_its_tables_with_the_store_where_it_can(
     assert all(table.stat().st_nlink > 1 for table in tables)
 
 
-def refuse_link(source: object, target: object, **how: object) -> None:
-    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+_link = os.link
+
+
+def refuse_link(source: Path, target: Path, **how: object) -> None:
+    """Within the store's own folder links are possible."""
+    if source.parent not in target.parents:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    _link(source, target)
+
+
+def refuse_all_links(source: Path, target: Path, **how: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 async def test_a_backup_that_cannot_be_linked_is_copied(
@@ -185,6 +196,32 @@ async def test_a_backup_that_cannot_be_linked_is_copied(
         assert len(await drain(restored)) == 10
     finally:
         await restored.stop()
+
+
+@pytest.mark.parametrize(
+    ("link", "folder"), [(refuse_link, "store/.checkpoint"), (refuse_all_links, "far/.one.*.partial/store")]
+)
+async def test_a_store_whose_disk_takes_no_links_is_copied_once(
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    link: Callable[..., None],
+    folder: str,
+) -> None:
+    """RocksDB copies there by itself, and a second copy would take the room for another store."""
+    checkpoint, folders = Store.checkpoint, []
+
+    def noted(store: Store, folder: Path) -> None:
+        folders.append(folder)
+        checkpoint(store, folder)
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(Store, "checkpoint", noted)
+    await send(broker, "1")
+    await broker.take_backup(tmp_path / "far" / "one")
+    assert [path.match(str(tmp_path / folder)) for path in folders] == [True]
+    verify(tmp_path / "far" / "one")
+    assert not (tmp_path / "store" / ".checkpoint").exists()
 
 
 @pytest.mark.parametrize("at_first", [0, 1 << 40])
