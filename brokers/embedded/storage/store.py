@@ -133,8 +133,7 @@ class Store(ColumnFamilies):
             if isinstance(error, BrokerUnavailable) or not isinstance(error, Exception):
                 raise
             raise BrokerUnavailable(f"the store in {self.path} cannot be upgraded: {error}") from error
-        self._failure = None
-        self._retry_s = _FIRST_RETRY_S
+        self._failure, self._retry_s = None, _FIRST_RETRY_S
 
     def close(self) -> None:
         """Write and sync the pending batch, resolve its futures, and release the folder."""
@@ -147,6 +146,7 @@ class Store(ColumnFamilies):
         closed = BrokerUnavailable(f"the store in {self.path} is closed")
         last = self._take_batch()
         groups = [*self._covered, *self._written, last[1]]
+        last[1].written = last[0].is_empty() and len(groups) > 1
         # The loop has not told yet how the sync under way ended, and another one does not make it good.
         error = self._sync_call.exception() if self._syncing is not None and self._sync_call else None
         self._covered, self._written, self._syncing, self._unsynced_since = [], [], None, None
@@ -201,7 +201,7 @@ class Store(ColumnFamilies):
 
         Await it with `asyncio.shield` where the caller may be cancelled: others wait on it too.
         It fails with BrokerUnavailable when the batch cannot be written, and with BrokerTimeout
-        when it was written and cannot be synced: then nobody knows whether it will last.
+        when it, or one before it, was written and cannot be synced: nobody knows whether that lasts.
         """
         if self._pending is not None:
             return self._pending
@@ -343,9 +343,9 @@ class Store(ColumnFamilies):
                 "%s: what must be stored is refused until it can be, which is tried every few seconds",
                 self._failure.sentence,
             )
-        batch, unwritten = self._take_batch()
+        unwritten = self._take_batch()[1]
         written, self._written = self._written, []
-        unwritten.written = batch.is_empty() and any(group.written for group in (*groups, *written))
+        unwritten.written = any(group.written for group in (*groups, *written))  # it may repeat a send
         for group in (*groups, *written, unwritten):
             group.fail(self._failure)
         if self._sync_timer is not None:

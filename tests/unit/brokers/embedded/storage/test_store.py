@@ -298,7 +298,16 @@ async def test_an_abandoned_turn_changes_nothing_and_says_so(make: Make) -> None
 # -- failing and coming back -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("waits", ["for the sync", "behind another write", "in the turn of the failure"])
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "for the sync",
+        "behind another write",
+        "in the turn of the failure",
+        "in that turn beside another write",
+        "when the store is closed",
+    ],
+)
 async def test_who_waits_for_a_sync_that_fails_is_told_that_nobody_knows(make: Make, waits: str) -> None:
     """A repeated send adds nothing, and what it repeats may last or not."""
     store = make(durability=Durability.SYNC)
@@ -320,10 +329,16 @@ async def test_who_waits_for_a_sync_that_fails_is_told_that_nobody_knows(make: M
         store.put(MESSAGES, b"b", b"2")
         answers.append(store.commit())
         await until(lambda: store._pending is None, pause_s=0)
-    if waits == "in the turn of the failure":
+    if waits == "when the store is closed":
+        answers.append(store.settled())
+        release.set()
+        store.close()
+    elif "turn" in waits:
 
         def ended(sync: "asyncio.Future[None]") -> None:
             answers.append(store.settled())
+            if "beside" in waits:
+                store.put(MESSAGES, b"b", b"2")
             store._sync_ended(sync)
 
         assert store._syncing is not None
