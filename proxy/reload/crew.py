@@ -75,8 +75,9 @@ class CrewReloads:
             self._membership.tell({"renew": ""})
             ends, when = self._clock.monotonic() + LONGEST_S, ""
             while roster.reload.get("count", 0) == before:
-                over = self._clock.monotonic() > ends or self._membership.draining
-                if over and roster.renewing and not self._membership.orphaned:
+                over = self._clock.monotonic() > ends
+                ended = over or self._membership.draining
+                if ended and roster.renewing and not self._membership.orphaned:
                     when = " when the renewal before is over"
                     break
                 if over or self._membership.orphaned:

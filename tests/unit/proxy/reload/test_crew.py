@@ -101,3 +101,16 @@ async def test_a_process_that_is_renewed_itself_does_not_wait_for_its_end() -> N
     crew.draining = True
     outcome = await reloads(crew, _settings()).reload()
     assert outcome.message == "0 changed: the processes are renewed in turn when the renewal before is over"
+
+
+async def test_a_process_that_ends_by_itself_waits_for_what_the_supervisor_finds() -> None:
+    """As one that an operator stops: the settings are being looked at, and are taken all the same."""
+    crew = Crew(silent=True)
+    crew.draining = True
+    clock = MovableClock()
+    asked = asyncio.ensure_future(reloads(crew, _settings(reflection=False), clock).reload())
+    await until(lambda: crew.told, pause_s=0)
+    crew.roster.reload = {"count": 1, "at_ms": 1, "reason": ""}
+    clock.advance(1)
+    outcome = await asked
+    assert outcome.message == "1 changed: the processes are renewed in turn"
