@@ -211,11 +211,11 @@ class LitePopFacet(Facet):
         try:
             await engine.settled()
         except asyncio.CancelledError:
-            self._undo_lite(taken)
+            self._undo_lite(want, taken)
             raise
         if not want.repeated or all(len(self._held_of(delivery)) == len(delivery[2]) for delivery in taken):
             return True
-        self._undo_lite(taken)
+        self._undo_lite(want, taken)
         return False
 
     def _held_of(self, taken: Taken) -> list[int]:
@@ -237,12 +237,13 @@ class LitePopFacet(Facet):
             return None
         return self._engine.lites.find_place(group, topic, lite.id)
 
-    def _undo_lite(self, taken: list[Taken]) -> None:
+    def _undo_lite(self, want: PopAttempt, taken: list[Taken]) -> None:
         engine = self._engine
         now_ms = engine.steady.now_ms()
         for delivery in taken:
             place = self._place_now(delivery[0])
-            if place is None:
+            # Read again, it knows no other receives of an attempt: the first one may have what this one got.
+            if place is None or (want.repeated and place is not delivery[0]):
                 continue
             let_go = [offset for offset in self._held_of(delivery) if place.let_go(offset)]
             for offset in let_go:

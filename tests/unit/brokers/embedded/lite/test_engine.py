@@ -279,3 +279,26 @@ async def test_a_group_that_was_bound_elsewhere_leaves_no_place_behind(
     await clock.run((MINUTES + 2) * 60, turns)
     assert await broker.lite_topics("L", "", 10) == []
     assert list(store.scan(LITE, b"p", b"q")) == []
+
+
+async def test_a_repeat_after_memory_was_read_again_leaves_the_first_its_own(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many receives of an attempt have a message is not in the store."""
+    await subscribe(broker)
+    await send(broker, b"a")
+    (first,) = await pop(broker, attempt_id="x")
+    engine = broker._engine
+    settled = engine.settled
+
+    async def read_again() -> None:
+        await settled()
+        engine.abandon(RuntimeError("a step of another client went wrong"))
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "settled", read_again)
+        with pytest.raises(asyncio.CancelledError):
+            await pop(broker, attempt_id="x")
+    assert await pop(broker, attempt_id="y") == []
+    assert await broker.ack(ME, "L", "G", [first.receipt]) == [None]
