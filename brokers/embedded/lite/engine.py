@@ -325,6 +325,8 @@ class LiteEngine:
         yield from bound
         if self._former is None:
             self._former = self._read_pairs()
+            for place in self._places:  # the store may not have them yet
+                self._former.setdefault(place.lite.topic.id, set()).add(place.group.id)
         for group_id in list(self._former.get(topic.id, ())):
             group = self._catalogue.group_by_id(group_id)
             if group is not None and group.config.attributes.get(LITE_BIND_TOPIC) != topic.name:

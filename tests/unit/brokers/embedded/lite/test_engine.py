@@ -68,8 +68,8 @@ async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[EmbeddedB
     await broker.stop()
 
 
-async def send(broker: EmbeddedBroker, body: bytes) -> None:
-    await broker.send(ME, [Message("L", body, type=MessageType.LITE, lite_topic="room")])
+async def send(broker: EmbeddedBroker, body: bytes, lite_topic: str = "room") -> None:
+    await broker.send(ME, [Message("L", body, type=MessageType.LITE, lite_topic=lite_topic)])
 
 
 async def subscribe(broker: EmbeddedBroker) -> None:
@@ -302,3 +302,29 @@ async def test_a_repeat_after_memory_was_read_again_leaves_the_first_its_own(
             await pop(broker, attempt_id="x")
     assert await pop(broker, attempt_id="y") == []
     assert await broker.ack(ME, "L", "G", [first.receipt]) == [None]
+
+
+async def test_a_place_of_the_moment_in_which_a_lite_topic_goes_is_left_by_none(
+    broker: EmbeddedBroker, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not in the store yet when the places there are counted."""
+    await send(broker, b"a")
+    await send(broker, b"b", lite_topic="other")
+    await subscribe(broker)
+    engine = broker._engine
+    settled = engine.settled
+
+    def and_another_goes() -> asyncio.Future[None]:
+        other = engine.lites.topics.find(engine.catalogue.topic("L"), "other")
+        assert other is not None
+        engine.lites.delete(other)
+        return settled()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "settled", and_another_goes)
+        (message,) = await pop(broker)
+    assert await broker.ack(ME, "L", "G", [message.receipt]) == [None]
+    await broker.create_topic(TopicConfig("M", (MessageType.LITE,)))
+    await broker.update_group(GroupConfig("G", attributes={LITE_BIND_TOPIC: "M"}))
+    await clock.run((MINUTES + 2) * 60, turns)
+    assert list(engine.store.scan(LITE, b"p", b"q")) == []
