@@ -102,7 +102,11 @@ def write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that is not there, and those above it, so that their names survive a power loss."""
+    """Make a folder that is not there, and those above it, so that their names survive a power loss.
+
+    RocksDB syncs only what is in its own. Other accounts of the machine need not read users' messages. Raises
+    OSError.
+    """
     missing = [new for new in (folder, *folder.parents) if not new.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for new in missing:

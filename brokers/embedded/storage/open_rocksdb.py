@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from rocksdict import (
     Rdict,
 )
 
+from brokers.embedded.storage.backup_files import make_folder
 from brokers.embedded.storage.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
 from brokers.embedded.storage.wal_repair import is_readable, open_mending
 from popgate.errors import BrokerUnavailable
@@ -68,7 +68,7 @@ def open_rocks(
         if identity:
             _refuse_another(path, identity)
         else:
-            _make_folder(path)
+            make_folder(path)
         _refuse_headless(path)
         names = set(spaces)
         if (path / "CURRENT").exists():
@@ -177,20 +177,6 @@ def _refuse_another(path: Path, identity: str) -> None:
             f"the store in {path} is not there any more, {there} (is its disk mounted?);"
             " none is begun anew while the gateway runs"
         )
-
-
-def _make_folder(path: Path) -> None:
-    """Make the folder so that its name survives a power loss: RocksDB syncs only what is in it."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    # Messages are their users' own; other accounts of the machine need not read them.
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in missing:
-        handle = os.open(folder.parent, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-                os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _refuse_headless(path: Path) -> None:
