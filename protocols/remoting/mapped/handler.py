@@ -184,7 +184,7 @@ class Mapped(PullDecision):
         )
         self._index.add(connection, taken)
         wanted = queue.turn == turn and not connection.gone and self.maps(request.peer, queue.key.group)
-        if not wanted or not connection.has(queue):
+        if not wanted or not connection.put_back(queue):
             self._lose(connection, taken, UNREAD)
             return nothing(request, queue, begins)
         return self._deliver(request, connection, messages, taken, origin)

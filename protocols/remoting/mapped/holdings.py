@@ -36,11 +36,11 @@ class ConnectionHoldings:
             if len(self.queues) >= MOST_QUEUES and not self._make_room():
                 return None
             queue = QueueHoldings(key)
-            self.has(queue)
+            self.put_back(queue)
         return queue
 
-    def has(self, queue: QueueHoldings) -> bool:
-        """Whether this is still the queue of its key; it is there again if room was made of it meanwhile."""
+    def put_back(self, queue: QueueHoldings) -> bool:
+        """Have a queue here, also if room was made of it meanwhile. False: its key has another one by now."""
         if self.queues.setdefault(queue.key, queue) is not queue:
             return False
         self._groups.setdefault(queue.key.group, {})[queue.key] = queue
