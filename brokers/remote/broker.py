@@ -23,6 +23,7 @@ from brokers.remote.produce.reply import Replies
 from brokers.remote.produce.send import Sender
 from brokers.remote.read.group_progress import GroupProgress
 from brokers.remote.read.lookup import MessageLookup
+from brokers.remote.read.new_topics import NewTopics
 from brokers.remote.read.offsets import ClusterOffsets
 from brokers.remote.read.pull import Puller
 from brokers.remote.read.queue_locks import QueueLocks
@@ -76,6 +77,7 @@ class RemoteBroker(Broker):
         self._groups = Groups(access)
         self._deletion = Deletion(access, self._topics, self._groups)
         self._offsets = ClusterOffsets(access, self._groups)
+        self._new_topics = NewTopics(access, self._topics, self._groups, self._offsets)
         self._puller = Puller(access, self._offsets)
         self._lookup = MessageLookup(access)
         self._locks = QueueLocks(access, self._groups)
@@ -295,7 +297,7 @@ class RemoteBroker(Broker):
         return await self._topics.topics()
 
     async def create_topic(self, config: TopicConfig) -> None:
-        await self._topics.create_topic(config)
+        await self._new_topics.create(config)
 
     async def update_topic(self, config: TopicConfig) -> None:
         await self._topics.update_topic(config)

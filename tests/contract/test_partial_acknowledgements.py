@@ -117,6 +117,8 @@ async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_to
     # Longer than all of this takes: a RocketMQ gives out again what then is at the place of "b".
     taken = await user.collect(topic, group, 2, invisible_ms=600_000)
     await user.ack(topic, group, taken[0])
+    # A RocketMQ that writes the position down later has it in the new topic, and "x" and "y" before it.
+    await user.is_written_down(topic, group, 2)
     await user.broker.delete_topic(topic)
     await user.broker.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
     await user.send(topic, "x", "y")

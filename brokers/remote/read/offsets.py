@@ -125,7 +125,7 @@ class ClusterOffsets(HoldsResets):
         if not await self._commit(context, group, place, offset):
             # A reset waits for its first reader, who would get that one; so that is set anew.
             try:
-                await self._reset(group, place, offset)
+                await self.reset_place(group, place, offset)
             except Forbidden:
                 raise _kept(group, place) from None
 
@@ -168,7 +168,7 @@ class ClusterOffsets(HoldsResets):
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
         place = await self._place_for(context, group, topic, broker, queue_id, offset)
-        await self._reset(group, place, offset)
+        await self.reset_place(group, place, offset)
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also the group's retry topics of the topic, which are skipped: the messages come by position."""
@@ -184,8 +184,33 @@ class ClusterOffsets(HoldsResets):
             places += retries
             offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
         for place, offset in zip(places, offsets, strict=True):
-            await self._reset(group, place, offset)
+            await self.reset_place(group, place, offset)
         return was_set
+
+    async def reset_place(self, group: str, place: Place, offset: int) -> None:
+        """Set the position so that pops begin there, whatever they hold or are blocked by.
+
+        Brokers that leave resets to their clients, and queues of static topics, have the position only.
+        An account that may not reset is refused: a position alone would leave what pops hold.
+        """
+        if not place.static:
+            fields = {
+                "group": group,
+                "topic": place.topic,
+                "queueId": str(place.queue_id),
+                "offset": str(offset),
+                "timestamp": "0",
+                "isForce": "true",
+            }
+            answer = await self._client.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+            if answer.code in _REFUSES_RESET:
+                raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
+            if await self._serves_resets(place, answer, offset):
+                return
+            if await self.position_of(None, group, place) == offset:
+                return
+        if not await self._commit(None, group, place, offset):
+            raise _kept(group, place)
 
     async def places_if_there(self, topic: str) -> list[Place]:
         """The queues of a topic that need not be there. Raises BrokerUnavailable."""
@@ -245,31 +270,6 @@ class ClusterOffsets(HoldsResets):
         fields = {"consumerGroup": group, "commitOffset": str(offset)}
         answer = await self._access.ask_queue(context, place, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         return _RESET_PENDING not in answer.remark
-
-    async def _reset(self, group: str, place: Place, offset: int) -> None:
-        """Set the position so that pops begin there, whatever they hold or are blocked by.
-
-        Brokers that leave resets to their clients, and queues of static topics, have the position only.
-        An account that may not reset is refused: a position alone would leave what pops hold.
-        """
-        if not place.static:
-            fields = {
-                "group": group,
-                "topic": place.topic,
-                "queueId": str(place.queue_id),
-                "offset": str(offset),
-                "timestamp": "0",
-                "isForce": "true",
-            }
-            answer = await self._client.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
-            if answer.code in _REFUSES_RESET:
-                raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
-            if await self._serves_resets(place, answer, offset):
-                return
-            if await self.position_of(None, group, place) == offset:
-                return
-        if not await self._commit(None, group, place, offset):
-            raise _kept(group, place)
 
     async def _serves_resets(self, place: Place, answer: Command, offset: int) -> bool:
         """Whether a broker's response says that it has reset this queue itself.
