@@ -1,7 +1,7 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test fast check proto docs bench bench-spark bench-spark-kafka before-after benchmarks
+.PHONY: serve test fast check proto docs bench bench-remoting bench-spark bench-spark-kafka before-after benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
@@ -23,8 +23,13 @@ docs: ## generate what is generated in docs/, and the schema of the chart's valu
 	$(PY) -m proxy.pages.chart_schema
 	$(PY) tests/surface/document.py
 
-bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as BENCH="--quick --only ready" says
-	$(PY) benchmarks/bench.py $(or $(BENCH),--out docs/performance)
+bench: ## beside RocketMQ's own proxy, gRPC and remoting, 45 minutes, into docs/performance; or as BENCH="--quick --only ready" says
+	$(PY) benchmarks/bench.py $(COMPILED:%=--compiled %) $(or $(BENCH),--out docs/performance)
+	$(if $(BENCH),,$(MAKE) bench-remoting)
+
+bench-remoting: ## the part of bench for classic clients, about six minutes; of a compiled copy with COMPILED=DIR, as bench
+	$(PY) benchmarks/remoting_door.py $(COMPILED:%=--compiled %) \
+		--rounds 3 --messages 20000 --out docs/performance/remoting.json
 
 bench-spark: ## what Spark reads and writes through the gateway, about four minutes
 	$(PY) benchmarks/spark.py $(BENCH)
