@@ -19,7 +19,7 @@ from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
 from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
-from brokers.remote.settle.deliveries import Deliveries
+from brokers.remote.settle.deliveries import Deliveries, may_be_popped
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from popgate.answers import error_of
 from popgate.context import Context
@@ -38,7 +38,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
-from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
@@ -351,17 +351,9 @@ class Popper:
 
 
 def _check_topic(topic: str, group: str) -> None:
-    """Raises Unsupported for retry topics that are not those of the group's own pops of a topic.
-
-    A broker derives the topic of a redelivery from the name of the topic that it was
-    popped from. If it finds none in the name, it fails, retries, and never again revives any message that
-    others popped through the same revive queue; if that topic does not exist, or is a wrong one, the
-    message is lost. Source: RocketMQ 5.3.3, PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic.
-    """
-    if topic.startswith(RETRY_PREFIX):
-        own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
-        if not any(topic.startswith(name) and len(topic) > len(name) for name in own):
-            raise Unsupported(
-                f"a pop of {shown(topic)} from a RocketMQ cluster",
-                "a broker that is to give such a message back fails at it, and gives nothing back any more",
-            )
+    """Raises Unsupported for a retry topic that only its group's classic consumers may read."""
+    if topic.startswith(RETRY_PREFIX) and not may_be_popped(topic, group):
+        raise Unsupported(
+            f"a pop of {shown(topic)} from a RocketMQ cluster",
+            "a broker that is to give such a message back fails at it, and gives nothing back any more",
+        )

@@ -167,6 +167,44 @@ async def test_a_redelivery_is_acknowledged_in_its_retry_topic(broker, peers, ha
     assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["topic"] == topic
 
 
+@pytest.fixture
+def retries_of(asking_cluster):
+    """A retry topic that name servers know."""
+
+    def make(topic: str) -> str:
+        asking_cluster[0].add_topic(topic, *NAMES)
+        return topic
+
+    return make
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G", "%RETRY%G_", "%RETRY%other_T", "%RETRY%"])
+async def test_no_handle_has_a_broker_give_back_what_it_cannot(broker, peers, handle, retries_of, topic):
+    """A client may write a handle by itself; the broker would give back nothing any more, of nobody."""
+    retries_of(topic)
+    (result,) = await broker.ack(CONTEXT, topic, "G", [handle()])
+    assert isinstance(result, IllegalReceipt)
+    with pytest.raises(IllegalReceipt, match="nothing is popped from"):
+        await broker.change_invisible(CONTEXT, topic, "G", handle(), 9_000)
+    with pytest.raises(IllegalReceipt):
+        await broker.dead_letter(CONTEXT, topic, "G", handle())
+    assert await broker.give_back(CONTEXT, topic, "G", [handle()]) == 0
+    assert not peers.asked(
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    )
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
+async def test_retries_of_the_groups_own_pops_are_settled(broker, peers, handle, retries_of, topic):
+    retries_of(topic)
+    assert await broker.ack(CONTEXT, topic, "G", [handle(1)]) == [None]
+    await broker.change_invisible(CONTEXT, topic, "G", handle(2), 9_000)
+    (changed,) = peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert changed.fields["topic"] == topic
+
+
 async def test_a_broker_that_knows_no_batches_is_asked_singly_from_then_on(broker, peers, handle):
     peers.on(
         RequestCode.BATCH_ACK_MESSAGE,
