@@ -22,7 +22,7 @@ from popgate.errors import (
     ReceiptExpired,
     shown,
 )
-from popgate.ids.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
+from popgate.ids.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
@@ -89,6 +89,9 @@ class Deliveries:
         if not may_be_popped(topic, group):
             # Whoever writes a handle himself would have the broker give back what it cannot.
             raise IllegalReceipt(handle, f"nothing is popped from {shown(topic)} as group {group}")
+        if receipt.revive_queue > ORDERED:
+            # A broker makes each queue that it is told, with a file of 6 MB, and keeps it.
+            raise IllegalReceipt(handle, f"no broker has a revive queue {receipt.revive_queue}")
         broker = receipt.broker
         queues = next((data for data in route.queues if data.broker == broker), None)
         if queues is None:

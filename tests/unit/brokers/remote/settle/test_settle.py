@@ -196,6 +196,16 @@ async def test_no_handle_has_a_broker_give_back_what_it_cannot(broker, peers, ha
     )
 
 
+async def test_no_handle_has_a_broker_make_revive_queues(broker, peers, handle):
+    """Of those that a broker has the numbers are below that which marks an ordered pop."""
+    made_up = handle(revive_queue=1_000)
+    results = await broker.ack(CONTEXT, "T", "G", [handle(1, revive_queue=998), made_up])
+    assert [type(one) for one in results] == [type(None), IllegalReceipt]
+    with pytest.raises(IllegalReceipt, match="revive queue 1000"):
+        await broker.change_invisible(CONTEXT, "T", "G", made_up, 9_000)
+    assert len(peers.asked(RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 1
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
 async def test_retries_of_the_groups_own_pops_are_settled(broker, peers, handle, retries_of, topic):
     retries_of(topic)
