@@ -22,6 +22,10 @@ _WIDEST: Final = 1_024
 """Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
 _MOST: Final = 1_024
 """Acknowledgements of one request."""
+_MOST_QUEUES: Final = 1_024
+"""An acknowledgement for a queue beyond these is sent alone. A broker makes, and keeps, each queue that a
+batch names (RocketMQ 5.3.3, AckMessageProcessor.appendAck); of a single one it looks first whether the topic
+has its queue. And a client may write what it likes into a handle of a redelivery."""
 _ILLEGAL: Final = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER}
 )
@@ -133,7 +137,7 @@ class AckBatcher:
         alone: list[int] = []
         for at, ack in enumerate(acks):
             receipt = ack.receipt
-            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST
+            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST and receipt.queue_id < _MOST_QUEUES
             (together if near else alone).append(at)
         if broker in self._alone:
             together, alone = [], list(range(len(acks)))

@@ -161,6 +161,16 @@ async def test_what_is_far_from_its_start_is_asked_alone(broker, peers, handle):
     assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == str(1 << 40)
 
 
+async def test_no_batch_names_queues_that_a_broker_would_make(broker, peers, handle):
+    """Which queues the retries of a topic have its broker alone knows: that is asked by a single one."""
+    handles = [handle(1), handle(2, topic_type=1), handle(3, topic_type=1, queue_id=900_000)]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * 3
+    (batch,) = peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+    assert [ack.queue_id for ack in decode_batch_acks(batch.body)[1]] == [0, 0]
+    (alone,) = peers.asked(RequestCode.ACK_MESSAGE)
+    assert (alone.fields["topic"], alone.fields["queueId"]) == ("%RETRY%G_T", "900000")
+
+
 @pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
 async def test_a_redelivery_is_acknowledged_in_its_retry_topic(broker, peers, handle, kind, topic):
     await broker.ack(CONTEXT, "T", "G", [handle(topic_type=kind)])
