@@ -161,6 +161,25 @@ async def test_what_is_far_from_its_start_is_asked_alone(broker, peers, handle):
     assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == str(1 << 40)
 
 
+async def test_very_many_that_are_asked_alone_leave_room_for_others(make_broker, peers, handle):
+    broker = await make_broker(max_in_flight=300)
+    handles = [handle(n << 20) for n in range(1, 1_001)]
+    done = asyncio.Event()
+
+    async def answered(request):
+        await done.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, answered)
+    acking = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", handles))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) >= 256)
+    try:
+        assert await broker.change_invisible(CONTEXT, "T", "G", handle(1), 9_000)
+    finally:
+        done.set()
+    assert await acking == [None] * 1_000
+
+
 async def test_no_batch_names_queues_that_a_broker_would_make(broker, peers, handle):
     """Which queues the retries of a topic have its broker alone knows: that is asked by a single one."""
     handles = [handle(1), handle(2, topic_type=1), handle(3, topic_type=1, queue_id=900_000)]
