@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final
 
 from brokers.remote.access.cluster_access import ClusterAccess
@@ -17,9 +18,9 @@ from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
 from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
-from brokers.remote.consume.pop_response import read_popped
+from brokers.remote.consume.pop_response import read_popped, receipts_told
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
-from brokers.remote.settle.deliveries import Deliveries
+from brokers.remote.settle.deliveries import Deliveries, may_be_popped
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from popgate.answers import error_of
 from popgate.context import Context
@@ -38,14 +39,17 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
-from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
 _MOST_WAITING: Final = 65_536
+_LONGEST_ATTEMPT_ID: Final = 255
 _NO_ANSWER: Final = BrokerUnavailable, BrokerBusy, BrokerTimeout
 _REFUSED: Final = GroupNotFound, Forbidden
 _LOOKS: Final = 3
+_BESIDE_BODIES: Final = 2 * 1024 * 1024
+"""Of an answer: 32 headers of messages, with the longest properties that there can be."""
 _FROM_FIRST, _FROM_LAST = "0", "1"
 """Where a broker begins with a queue in which the group has no position: it decides at its first pop of the
 queue, for all gateways (4.3, 4). From the last: with the first message while that is still in the memory of
@@ -57,6 +61,10 @@ _EMPTY: Final = frozenset(
 
 class _TooOld(BrokerBusy):
     """The broker processed a pop too late, and did not look for messages."""
+
+
+class _TooMuch(BrokerBusy):
+    """The broker popped more than fits into one of its answers."""
 
 
 class Popper:
@@ -240,19 +248,20 @@ class Popper:
         max_bytes = request.max_bytes
         if allowance is not None:
             max_bytes = min(max_bytes, allowance.room())
-        asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
-        size = self._recent.size_of(request.topic)
-        if asks * size > max_bytes:
-            asks = max(int(max_bytes // size), 1)
+        room = min(max_bytes, self._settings.max_frame_bytes - _BESIDE_BODIES)
         for look in range(_LOOKS):
+            asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
+            size = self._recent.size_of(request.topic)
+            if asks * size > room:
+                asks = max(int(room // size), 1)
             try:
                 taken = await self._pop_batcher.take(want, broker, asks, max_bytes, size=size)
                 break
-            except _TooOld:
+            except (_TooOld, _TooMuch):
                 if look == _LOOKS - 1:
                     raise
         if taken and allowance is not None:
-            allowance.add(sum([len(message.body) for message in taken]))
+            return self._filter.within(want, taken, allowance)
         return taken
 
     # -- what `PopBatcher` asks for ------------------------------------------------------------------
@@ -275,7 +284,7 @@ class Popper:
             "order": "true" if request.ordered else "false",
         }
         if request.ordered and request.attempt_id:
-            fields["attemptId"] = request.attempt_id.encode("utf-8", "backslashreplace").decode()
+            fields["attemptId"] = _attempt_of(request.attempt_id)
         return fields
 
     def read_pop(
@@ -303,6 +312,19 @@ class Popper:
             size = sum([len(message.body) for message in messages])
             self._recent.sized(request.topic, size / len(messages))
         return messages, max(info.rest, 0)
+
+    def too_large(self, want: PopAttempt, broker: str, answer: Command, asks: int) -> GatewayError:
+        """A broker reads from each queue at least one message, however large all of them are together."""
+        why = f"what broker {broker} popped has {answer.skipped} bytes, and cannot be read"
+        try:
+            receipts = receipts_told(answer, broker, want.request.topic)
+        except PeerWireError as error:
+            return BrokerUnavailable(f"{why}: {error}")
+        self._recent.too_large(want.request.topic, answer.skipped / max(len(receipts), 1))
+        if asks > 1:
+            self._filter.return_unread(want, receipts)
+        # Else it would come at once, and again and again.
+        return _TooMuch(why)
 
     def return_popped(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         self._filter.return_popped_messages(want, messages)
@@ -350,18 +372,18 @@ class Popper:
         return answer.fields.get("hasMsg") == "true"
 
 
-def _check_topic(topic: str, group: str) -> None:
-    """Raises Unsupported for retry topics that are not those of the group's own pops of a topic.
+def _attempt_of(attempt_id: str) -> str:
+    """As a broker is told it: it keeps it with each queue of a group, and writes it down again and again."""
+    text = attempt_id.encode("utf-8", "backslashreplace")
+    if len(text) <= _LONGEST_ATTEMPT_ID:
+        return text.decode()
+    return blake2b(text, digest_size=32).hexdigest()
 
-    A broker derives the topic of a redelivery from the name of the topic that it was
-    popped from. If it finds none in the name, it fails, retries, and never again revives any message that
-    others popped through the same revive queue; if that topic does not exist, or is a wrong one, the
-    message is lost. Source: RocketMQ 5.3.3, PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic.
-    """
-    if topic.startswith(RETRY_PREFIX):
-        own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
-        if not any(topic.startswith(name) and len(topic) > len(name) for name in own):
-            raise Unsupported(
-                f"a pop of {shown(topic)} from a RocketMQ cluster",
-                "a broker that is to give such a message back fails at it, and gives nothing back any more",
-            )
+
+def _check_topic(topic: str, group: str) -> None:
+    """Raises Unsupported for a retry topic that only its group's classic consumers may read."""
+    if topic.startswith(RETRY_PREFIX) and not may_be_popped(topic, group):
+        raise Unsupported(
+            f"a pop of {shown(topic)} from a RocketMQ cluster",
+            "a broker that is to give such a message back fails at it, and gives nothing back any more",
+        )

@@ -13,9 +13,9 @@ from typing import Final
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import SUSPENDS_FROM, Deliveries
-from popgate.context import Context
-from popgate.errors import GatewayError
-from popgate.ids.receipt import parse_receipt
+from popgate.context import Allowance, Context
+from popgate.errors import GatewayError, TooManyRequests
+from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig, Pop, StoredMessage
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.remoting import Command
@@ -107,6 +107,29 @@ class PopFilter(ReportsDeadLetters):
             passing.append(message)
         return passing
 
+    def within(
+        self, want: PopAttempt, taken: list[StoredMessage], allowance: Allowance
+    ) -> list[StoredMessage]:
+        """What there is still room for: others may have taken meanwhile what was free when it was asked for.
+
+        It is told that these are held; the others are returned. Raises TooManyRequests.
+        """
+        size = sum([len(message.body) for message in taken])
+        try:
+            room = allowance.room()
+        except TooManyRequests:
+            self.return_popped_messages(want, taken)
+            raise
+        if size > room:
+            kept, size = 1, len(taken[0].body)
+            while kept < len(taken) and size + len(taken[kept].body) <= room:
+                size += len(taken[kept].body)
+                kept += 1
+            self.return_popped_messages(want, taken[kept:])
+            taken = taken[:kept]
+        allowance.add(size)
+        return taken
+
     def return_popped_messages(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         topic, group = want.request.topic, want.request.group
         if want.request.ordered:
@@ -119,6 +142,12 @@ class PopFilter(ReportsDeadLetters):
         for message in messages:
             handle = message.receipt
             freeing = self._deliveries.free(topic, group, handle, parse_receipt(handle))
+            self._deliveries.in_background(freeing)
+
+    def return_unread(self, want: PopAttempt, receipts: Sequence[Receipt]) -> None:
+        self.given_back += len(receipts)
+        for receipt in receipts:
+            freeing = self._deliveries.free(want.request.topic, want.request.group, receipt.encode(), receipt)
             self._deliveries.in_background(freeing)
 
     def _finish_quietly(self, topic: str, group: str, handle: str) -> None:

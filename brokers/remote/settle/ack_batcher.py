@@ -22,6 +22,13 @@ _WIDEST: Final = 1_024
 """Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
 _MOST: Final = 1_024
 """Acknowledgements of one request."""
+_MOST_QUEUES: Final = 1_024
+"""An acknowledgement for a queue beyond these is sent alone. A broker makes, and keeps, each queue that a
+batch names (RocketMQ 5.3.3, AckMessageProcessor.appendAck); of a single one it looks first whether the topic
+has its queue. And a client may write what it likes into a handle of a redelivery."""
+_AT_ONCE: Final = 256
+"""Of those that are sent alone: only so many requests may be under way to a broker, and others need them, too
+(`RemoteSettings.max_in_flight`)."""
 _ILLEGAL: Final = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER}
 )
@@ -133,7 +140,7 @@ class AckBatcher:
         alone: list[int] = []
         for at, ack in enumerate(acks):
             receipt = ack.receipt
-            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST
+            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST and receipt.queue_id < _MOST_QUEUES
             (together if near else alone).append(at)
         if broker in self._alone:
             together, alone = [], list(range(len(acks)))
@@ -154,10 +161,12 @@ class AckBatcher:
                 outcomes[at] = error
         if len(alone) == 1:
             outcomes[alone[0]] = await self._single(broker, acks[alone[0]])
-        elif alone:
-            results = await asyncio.gather(*(self._single(broker, acks[at]) for at in alone))
-            for at, result in zip(alone, results, strict=True):
-                outcomes[at] = result
+        else:
+            for start in range(0, len(alone), _AT_ONCE):
+                some = alone[start : start + _AT_ONCE]
+                results = await asyncio.gather(*(self._single(broker, acks[at]) for at in some))
+                for at, result in zip(some, results, strict=True):
+                    outcomes[at] = result
         return outcomes
 
     async def _batch(self, broker: str, acks: Sequence[Ack]) -> GatewayError | None:

@@ -20,8 +20,10 @@ from popgate.errors import (
     GatewayError,
     IllegalReceipt,
     ReceiptExpired,
+    shown,
 )
-from popgate.ids.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
+from popgate.ids.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
+from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 
@@ -76,14 +78,20 @@ class Deliveries:
         self._works.add(task)
         task.add_done_callback(self._works.discard)
 
-    def delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
-        """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have issued."""
+    def delivery(self, handle: str, topic: str, group: str, route: TopicRoute) -> Receipt:
+        """Read a handle. Raises IllegalReceipt for one that no broker can have issued for the group."""
         receipt = parse_receipt(handle)
-        self.check_place(receipt, handle, topic, route)
+        self.check_place(receipt, handle, topic, group, route)
         return receipt
 
-    def check_place(self, receipt: Receipt, handle: str, topic: str, route: TopicRoute) -> None:
-        """Raises IllegalReceipt for a place that no broker of the topic has."""
+    def check_place(self, receipt: Receipt, handle: str, topic: str, group: str, route: TopicRoute) -> None:
+        """Raises IllegalReceipt for a place that no broker has, or from which the group pops nothing."""
+        if not may_be_popped(topic, group):
+            # Whoever writes a handle himself would have the broker give back what it cannot.
+            raise IllegalReceipt(handle, f"nothing is popped from {shown(topic)} as group {group}")
+        if receipt.revive_queue > ORDERED:
+            # A broker makes each queue that it is told, with a file of 6 MB, and keeps it.
+            raise IllegalReceipt(handle, f"no broker has a revive queue {receipt.revive_queue}")
         broker = receipt.broker
         queues = next((data for data in route.queues if data.broker == broker), None)
         if queues is None:
@@ -248,6 +256,22 @@ class Deliveries:
                 self.ordered.finished(topic, group, receipt)
             if not isinstance(outcome, (BrokerUnavailable, BrokerTimeout, BrokerBusy)):
                 return
+
+
+def may_be_popped(topic: str, group: str) -> bool:
+    """Whether a broker can give back what the group pops from a topic.
+
+    It derives the topic of a redelivery from the name of the topic that the message was popped from. If it
+    finds none in the name, as in that of a retry topic which is not for the group's own pops of a topic, it
+    fails, retries, and never again revives any message that others popped through the same revive queue; if
+    that topic does not exist, or is a wrong one, the message is lost. It does so for every check point, also
+    for those that it writes when an invisible time is changed. Source: RocketMQ 5.3.3,
+    PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic, ChangeInvisibleTimeProcessor.
+    """
+    if not topic.startswith(RETRY_PREFIX):
+        return True
+    own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
+    return any(topic.startswith(name) and len(topic) > len(name) for name in own)
 
 
 def _number(text: str | None) -> int:

@@ -66,7 +66,7 @@ class Settlement:
                 begins = receipt[1:7]
                 in_time = begins in checked
                 if not in_time:
-                    self._deliveries.check_place(receipt, handle, topic, route)
+                    self._deliveries.check_place(receipt, handle, topic, group, route)
                     if not receipt.ordered and not self._deliveries.is_over(topic, group, receipt):
                         checked.add(begins)
                         in_time = True
@@ -124,7 +124,7 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = self._deliveries.delivery(receipt, topic, route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -146,7 +146,7 @@ class Settlement:
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                delivery = self._deliveries.delivery(handle, topic, route)
+                delivery = self._deliveries.delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
             except IllegalReceipt:
                 continue
@@ -156,7 +156,7 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        delivery = self._deliveries.delivery(receipt, topic, route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")

@@ -19,6 +19,7 @@ from popgate.errors import (
     BrokerUnavailable,
     Forbidden,
     GroupNotFound,
+    TooManyRequests,
     TopicNotFound,
 )
 from popgate.filters.compiled import EVERYTHING, compile_filter
@@ -305,6 +306,97 @@ async def test_an_allowance_is_told_what_was_taken(broker, shelves, request_of):
     allowance = Allowance(1 << 20)
     await broker.pop(replace(CONTEXT, allowance=allowance), request_of(broker="broker-a"))
     assert allowance.taken == 8
+
+
+class SharedAllowance:
+    """What several receives of one connection may hold together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def room(self) -> int:
+        if self.held >= self.limit:
+            raise TooManyRequests("it is full")
+        return self.limit - self.held
+
+    def add(self, size: int) -> None:
+        self.held += size
+
+
+async def test_receives_that_ask_at_once_hold_no_more_than_one_after_the_other(broker, shelves, request_of):
+    shelves.put("broker-a", *[record(offset, b"m" * 1_000) for offset in range(8)])
+    shelves.held["broker-a"] = asyncio.Event()
+    allowance = SharedAllowance(3_000)
+    popping = [
+        asyncio.ensure_future(
+            broker.pop(
+                replace(CONTEXT, allowance=allowance),
+                request_of(2, broker="broker-a", invisible_ms=60_000 + at, max_bytes=1 << 20),
+            )
+        )
+        for at in range(4)
+    ]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE)) == 4)
+    shelves.held["broker-a"].set()
+    outcomes = await asyncio.gather(*popping, return_exceptions=True)
+    counts = [len(outcome) if isinstance(outcome, list) else type(outcome) for outcome in outcomes]
+    assert counts == [2, 1, TooManyRequests, TooManyRequests]
+    assert allowance.held == 3_000
+    await shelves.until(lambda: len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 5)
+
+
+@pytest.fixture
+def large(shelves) -> list[bytes]:
+    """Has a broker answer with all that is asked for, however large: a real one looks at each queue apart."""
+    left = [record(offset, b"m" * (1 << 20)) for offset in range(6)]
+
+    def pop(request):
+        taken = left[: int(request.fields["maxMsgNums"])]
+        offsets = range(6 - len(left), 6 - len(left) + len(taken))
+        del left[: len(taken)]
+        told = {
+            "popTime": str(shelves.clock.now_ms()),
+            "invisibleTime": request.fields["invisibleTime"],
+            "reviveQid": "3",
+            "restNum": str(len(left)),
+        }
+        if taken:
+            told["startOffsetInfo"] = f"0 0 {offsets.start}"
+            told["msgOffsetInfo"] = f"0 0 {','.join(map(str, offsets))}"
+        code = ResponseCode.SUCCESS if taken else ResponseCode.POLLING_TIMEOUT
+        return request.answer(code, fields=told, body=b"".join(taken))
+
+    shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, pop)
+    return left
+
+
+async def test_more_than_fits_into_an_answer_costs_no_connection(make_broker, shelves, request_of, large):
+    broker = await make_broker(max_frame_bytes=4 << 20)
+    pops = functools.partial(shelves.asked, RequestCode.POP_MESSAGE, "broker-a")
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a")) == []
+    assert [request.fields["maxMsgNums"] for request in pops()] == ["32", "1"]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 6)
+    returned = shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert sorted(request.fields["offset"] for request in returned) == list("012345")
+    assert {(request.fields["invisibleTime"], request.fields["suspend"]) for request in returned} == {
+        ("0", "true")
+    }
+    assert {request.fields["extraInfo"].split(" ", 1)[0] for request in returned} == {"0"}
+    assert broker.figures()["connections_lost_total"] == 0
+    large += [record(offset, b"m" * (1 << 20)) for offset in range(3)]
+    assert len(await broker.pop(CONTEXT, request_of(broker="broker-a"))) == 1
+
+
+async def test_a_message_too_large_for_an_answer_is_not_asked_for_in_a_circle(
+    make_broker, shelves, request_of, large
+):
+    """It comes again when its time is over, and until then others come."""
+    broker = await make_broker(max_frame_bytes=1 << 20)
+    with pytest.raises(BrokerBusy, match="bytes, and cannot be read"):
+        await broker.pop(CONTEXT, request_of(1, broker="broker-a"))
+    assert shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+    assert broker.figures()["connections_lost_total"] == 0
 
 
 async def test_filters_are_passed_on_and_looked_at_again(broker, shelves, request_of):
@@ -770,6 +862,18 @@ async def test_a_repeated_receive_in_the_millisecond_of_the_first_is_not_given_b
         assert shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
     assert bodies(got) == [b"m"]
     assert await broker.ack(CONTEXT, "T", "G", [got[0].receipt]) == [None]
+
+
+async def test_a_very_long_attempt_id_is_told_as_a_short_one(broker, shelves, request_of):
+    """A broker keeps it for each queue, and writes it to its disk every few seconds."""
+    shelves.config["consumeMessageOrderly"] = True
+    names = ["a" * 255, "b" * 100_000, "b" * 100_000, "b" * 99_999 + "c"]
+    for name in names:
+        await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=True, attempt_id=name))
+    told = [request.fields["attemptId"] for request in shelves.asked(RequestCode.POP_MESSAGE)]
+    assert told[0] == names[0]
+    assert all(len(one) == 64 for one in told[1:])
+    assert told[1] == told[2] != told[3]
 
 
 async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):

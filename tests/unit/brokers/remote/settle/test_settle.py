@@ -161,10 +161,87 @@ async def test_what_is_far_from_its_start_is_asked_alone(broker, peers, handle):
     assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == str(1 << 40)
 
 
+async def test_very_many_that_are_asked_alone_leave_room_for_others(make_broker, peers, handle):
+    broker = await make_broker(max_in_flight=300)
+    handles = [handle(n << 20) for n in range(1, 1_001)]
+    done = asyncio.Event()
+
+    async def answered(request):
+        await done.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, answered)
+    acking = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", handles))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) >= 256)
+    try:
+        assert await broker.change_invisible(CONTEXT, "T", "G", handle(1), 9_000)
+    finally:
+        done.set()
+    assert await acking == [None] * 1_000
+
+
+async def test_no_batch_names_queues_that_a_broker_would_make(broker, peers, handle):
+    """Which queues the retries of a topic have its broker alone knows: that is asked by a single one."""
+    handles = [handle(1), handle(2, topic_type=1), handle(3, topic_type=1, queue_id=900_000)]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * 3
+    (batch,) = peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+    assert [ack.queue_id for ack in decode_batch_acks(batch.body)[1]] == [0, 0]
+    (alone,) = peers.asked(RequestCode.ACK_MESSAGE)
+    assert (alone.fields["topic"], alone.fields["queueId"]) == ("%RETRY%G_T", "900000")
+
+
 @pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
 async def test_a_redelivery_is_acknowledged_in_its_retry_topic(broker, peers, handle, kind, topic):
     await broker.ack(CONTEXT, "T", "G", [handle(topic_type=kind)])
     assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["topic"] == topic
+
+
+@pytest.fixture
+def retries_of(asking_cluster):
+    """A retry topic that name servers know."""
+
+    def make(topic: str) -> str:
+        asking_cluster[0].add_topic(topic, *NAMES)
+        return topic
+
+    return make
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G", "%RETRY%G_", "%RETRY%other_T", "%RETRY%"])
+async def test_no_handle_has_a_broker_give_back_what_it_cannot(broker, peers, handle, retries_of, topic):
+    """A client may write a handle by itself; the broker would give back nothing any more, of nobody."""
+    retries_of(topic)
+    (result,) = await broker.ack(CONTEXT, topic, "G", [handle()])
+    assert isinstance(result, IllegalReceipt)
+    with pytest.raises(IllegalReceipt, match="nothing is popped from"):
+        await broker.change_invisible(CONTEXT, topic, "G", handle(), 9_000)
+    with pytest.raises(IllegalReceipt):
+        await broker.dead_letter(CONTEXT, topic, "G", handle())
+    assert await broker.give_back(CONTEXT, topic, "G", [handle()]) == 0
+    assert not peers.asked(
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    )
+
+
+async def test_no_handle_has_a_broker_make_revive_queues(broker, peers, handle):
+    """Of those that a broker has the numbers are below that which marks an ordered pop."""
+    made_up = handle(revive_queue=1_000)
+    results = await broker.ack(CONTEXT, "T", "G", [handle(1, revive_queue=998), made_up])
+    assert [type(one) for one in results] == [type(None), IllegalReceipt]
+    with pytest.raises(IllegalReceipt, match="revive queue 1000"):
+        await broker.change_invisible(CONTEXT, "T", "G", made_up, 9_000)
+    assert len(peers.asked(RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 1
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
+async def test_retries_of_the_groups_own_pops_are_settled(broker, peers, handle, retries_of, topic):
+    retries_of(topic)
+    assert await broker.ack(CONTEXT, topic, "G", [handle(1)]) == [None]
+    await broker.change_invisible(CONTEXT, topic, "G", handle(2), 9_000)
+    (changed,) = peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert changed.fields["topic"] == topic
 
 
 async def test_a_broker_that_knows_no_batches_is_asked_singly_from_then_on(broker, peers, handle):
