@@ -35,7 +35,7 @@ class ClassicRequests:
         self._clock = core.clock
         self._limits = core.limits
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._permit = core.admit, core.permit
         self._routing = core.routing
         self._leases = core.broker.capability(LeasesQueues)
         self._carries_replies = core.broker.capability(CarriesReplies)
@@ -109,6 +109,13 @@ class ClassicRequests:
     def pops_group_retries(self) -> bool:
         """Whether `%RETRY%group` can be popped as any topic."""
         return self._broker.traits.pops_group_retries
+
+    def check_member(self, context: Context, group: str) -> None:
+        """Whether a client may say that it is in the group. Before anything is kept of what it says.
+
+        Raises IllegalGroup, Forbidden.
+        """
+        self._permit(context, Action.SUBSCRIBE, group=check_group(group))
 
     async def prepare_group(self, context: Context, group: str) -> None:
         """Create the group on first use, where that is allowed, and its topic `%RETRY%group`.

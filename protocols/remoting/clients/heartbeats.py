@@ -23,7 +23,6 @@ from popgate.errors import (
 )
 from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
-from popgate.naming import check_group
 from popgate.wire.bodies.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
@@ -140,13 +139,16 @@ class Heartbeats:
                 self._take(connection, self._producer(request, heartbeat.client_id, group), len(group), wrong)
         taken: list[Member] = []
         for consumer in heartbeat.consumers:
-            try:
-                check_group(consumer.group)
-            except GatewayError as error:
-                wrong.append(error)
-                continue
             key = consumer_key(heartbeat.client_id, consumer.group)
             known = connection.members.get(key)
+            try:
+                if known is None or not known.prepared:
+                    # Before it is known: the id may be that of a member, in whose place it would be.
+                    self._processor.classic.check_member(request.context, consumer.group)
+            except GatewayError as error:
+                self._leave(connection, key)
+                wrong.append(error)
+                continue
             if heartbeat.without_subscriptions:
                 # What was told before still holds; without that the client is asked to tell it again.
                 before = known.handle.consumer if known is not None else None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
+from popgate.kinds import Principal
 from popgate.model import FilterKind
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
@@ -21,10 +22,11 @@ from popgate.wire.bodies.heartbeats import (
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
+from processors.policies.registry import Policies
 from protocols.remoting.clients import heartbeats
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key, producer_key
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Refusing, Stage
 
 BEAT, LEAVE, CHECK = (
     RequestCode.HEART_BEAT,
@@ -248,6 +250,25 @@ class TestWithoutNewGroups:
         assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert stage.processor.clients.consumers_of("strangers") == []
         assert len(stage.processor.clients.consumers_of("readers")) == 1
+
+
+class TestOfAnotherAccount:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger"))
+
+    async def test_who_may_not_read_takes_the_place_of_nobody(self, stage: Stage, room: Heartbeats) -> None:
+        await Caller(room).ok(BEAT, body=beat(consumer("readers")))
+        stranger = Caller(room, peer=FakePeer("10.1.1.2:2"))
+        stranger.context.principal = Principal("stranger")
+        told: list[str] = []
+        stage.processor.clients.on_members.add(told.append)
+        refused = await stranger.ask(BEAT, body=beat(consumer("readers")))
+        assert refused.code == ResponseCode.NO_PERMISSION
+        (reader,) = stage.processor.clients.consumers_of("readers")
+        assert reader.alive
+        assert not room.shares(stranger.peer, "readers")
+        assert told == []
 
 
 @pytest.mark.parametrize(
