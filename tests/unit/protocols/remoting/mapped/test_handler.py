@@ -10,6 +10,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
+from popgate.kinds import Principal
 from popgate.model import Queue, TopicConfig
 from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
@@ -19,8 +20,9 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax import fastjson
 from popgate.wire.messages.hosts import host_text
+from processors.policies.registry import Policies
 from protocols.remoting.mapped.offsets import END, VIRTUAL, Held, is_virtual
-from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Refusing, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,
     GROUP,
@@ -55,6 +57,24 @@ async def test_a_group_is_mapped_when_a_concurrent_member_pulls(stage: Stage, do
     await member.query()
     await member.pull(0, wait=False)
     await door.until_mapped()
+
+
+class TestOfAnotherAccount:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger"))
+
+    async def test_who_may_not_pop_says_nothing_of_a_member(
+        self, stage: Stage, door: Door, member: Member
+    ) -> None:
+        stranger = Member(door, FakePeer("10.1.1.2:2"), member.client_id)
+        stranger.context.principal = Principal("stranger")
+        stranger.peer.client_id = member.client_id
+        pop = {"consumerGroup": GROUP, "topic": TOPIC, "maxMsgNums": 1, "invisibleTime": 60_000}
+        refused = await stranger.ask(RequestCode.POP_MESSAGE, {**pop, "pollTime": 0})
+        assert refused.code == ResponseCode.NO_PERMISSION
+        await stage.processor.mapped_groups.judge(Context(), GROUP)
+        assert stage.processor.mapped_groups.is_mapped(GROUP)
 
 
 async def test_who_pulls_for_long_without_a_lock_is_concurrent(stage: Stage, door: Door) -> None:
