@@ -193,13 +193,13 @@ class Forwarding:
 
 
 class Refusing:
-    """An `Authorizer` that allows one account nothing that names a group."""
+    """An `Authorizer` that allows one account nothing that is of one kind."""
 
-    def __init__(self, account: str) -> None:
-        self._account = account
+    def __init__(self, account: str, kind: ResourceKind = ResourceKind.GROUP) -> None:
+        self._account, self._kind = account, kind
 
     def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
-        return context.principal.name != self._account or resource.kind is not ResourceKind.GROUP
+        return context.principal.name != self._account or resource.kind is not self._kind
 
 
 class Stage:
