@@ -27,7 +27,9 @@ class Admission:
         self._rate = policies.rate
         self._clock = clock
         # The default policies have no opinion: then a request does not even name its resources.
-        self.open = isinstance(policies.authorizer, Everything) and isinstance(policies.rate, Unlimited)
+        self.permits_all = isinstance(policies.authorizer, Everything)
+        """Whether everybody may do everything."""
+        self.open = self.permits_all and isinstance(policies.rate, Unlimited)
         """Whether `admit` lets everything pass, so that who has much to do need not call it."""
 
     def admit(
@@ -47,7 +49,7 @@ class Admission:
 
     def permit(self, context: Context, action: Action, *, topic: str = "", group: str = "") -> None:
         """As `admit`, for what is done before the request is admitted: no rate is taken. Raises Forbidden."""
-        if not self.open:
+        if not self.permits_all:
             self._permitted(context, action, topic, group, self._clock.monotonic())
 
     def _permitted(
@@ -91,7 +93,8 @@ class WaitingPolls:
 class ProcessorCore:
     """The broker, the limits, and the way of a request to a topic.
 
-    `admit` checks permission and rate, `permit` permission alone; `admits_all`: no policy asks for that.
+    `admit` checks permission and rate, `permit` permission alone; `admits_all` and `permits_all`: no
+    policy asks for that.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class ProcessorCore:
         self.observer = observer
         admission = Admission(policies, clock)
         self.admit, self.admits_all = admission.admit, admission.open
-        self.permit = admission.permit
+        self.permit, self.permits_all = admission.permit, admission.permits_all
         self.routing = Routing(broker, clock, limits, observer)
         self.polls = WaitingPolls(limits)
 
