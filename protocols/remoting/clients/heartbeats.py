@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     Forbidden,
@@ -22,7 +24,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.filters.compiled import compile_filter
-from popgate.model import FilterKind
+from popgate.model import FilterKind, TransactionCheck
 from popgate.wire.bodies.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
@@ -315,8 +317,14 @@ class Heartbeats:
             str(peer.version),
             connection_of(request.context),
             producer_group=group,
-            checks=self._checks,
+            checks=partial(self._check, replace(request.context, allowance=None)),
             origin=self._origin(request),
+        )
+
+    def _check(self, context: Context, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
+        """`Checks` of a producer whose heartbeat came with this context."""
+        return self._processor.check_router.may_answer(context, check.topic) and self._checks(
+            peer, check, origin
         )
 
     def _consumer(self, request: Request, client_id: str, consumer: ConsumerData) -> RemotingClient:

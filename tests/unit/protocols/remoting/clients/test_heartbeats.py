@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.kinds import Principal
-from popgate.model import FilterKind
+from popgate.kinds import Principal, ResourceKind
+from popgate.model import FilterKind, StoredMessage, TransactionCheck
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
@@ -26,6 +26,8 @@ from processors.policies.registry import Policies
 from protocols.remoting.clients import heartbeats
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key, producer_key
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.requests import Peer
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Refusing, Stage
 
 BEAT, LEAVE, CHECK = (
@@ -269,6 +271,29 @@ class TestOfAnotherAccount:
         assert reader.alive
         assert not room.shares(stranger.peer, "readers")
         assert told == []
+
+
+class TestOfAnAccountThatMayNotSend:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger", ResourceKind.TOPIC))
+
+    async def test_it_is_shown_no_half_message(self, stage: Stage) -> None:
+        asked: list[Peer] = []
+
+        def ask(peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
+            asked.append(peer)
+            return True
+
+        room = Heartbeats(stage.door_context, ask)
+        maker, stranger = Caller(room), Caller(room, peer=FakePeer("10.1.1.2:2"))
+        stranger.context.principal = Principal("stranger")
+        for caller, client_id in ((stranger, "s@1"), (maker, "c@1")):
+            await caller.ok(BEAT, body=beat(producers=("makers",), client_id=client_id))
+        message = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
+        for _ in range(2):
+            assert stage.processor.check_router.ask(TransactionCheck("orders", "makers", "t1", message, 1))
+        assert asked == [maker.peer, maker.peer]
 
 
 @pytest.mark.parametrize(
