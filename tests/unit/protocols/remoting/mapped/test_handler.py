@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerBusy, BrokerUnavailable
 from popgate.kinds import Principal
 from popgate.model import Queue, TopicConfig
 from popgate.naming import retry_topic
@@ -560,6 +561,29 @@ class TestRenewing:
         # Late, it finishes nothing.
         await member.update(one.offset + 1)
         assert await done(stage) == 0
+
+    async def test_a_try_again_is_for_what_was_not_renewed(
+        self, stage: Stage, member: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await send(stage, *[b"x"] * 32)
+        taken = await member.take()
+        change, left = stage.broker.change_invisible, 0
+
+        async def few(*given: Any, **how: Any) -> str:
+            nonlocal left
+            if not left:
+                raise BrokerBusy("it takes four in a second")
+            left -= 1
+            return await change(*given, **how)
+
+        monkeypatch.setattr(stage.broker, "change_invisible", few)
+        other = await member.door.member(2, proven=False)
+        for _ in range(62):
+            left = 4
+            await stage.pass_s(1)
+            await stage.until(lambda: not member.door.mapped._renewing._tasks)
+            await member.update(taken[0].offset)
+        assert (await other.pull(await other.query(), wait=False)).code == NOTHING
 
     async def test_not_for_ever(self, stage: Stage, member: Member) -> None:
         await send(stage, b"one")
