@@ -152,7 +152,7 @@ class MappedRenewal:
         try:
             outcomes = await asyncio.gather(
                 *(
-                    self._processor.change_invisible(
+                    self._processor.settlement.renew(
                         connection.context,
                         delivery.queue.key.topic,
                         delivery.queue.key.group,

@@ -21,6 +21,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax import fastjson
 from popgate.wire.messages.hosts import host_text
+from processors.policies.rate import PerClient
 from processors.policies.registry import Policies
 from protocols.remoting.mapped.offsets import END, VIRTUAL, Held, is_virtual
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Refusing, Stage
@@ -599,6 +600,24 @@ class TestRenewing:
         assert bodies(records(waiting.result())) == [b"one"]
 
 
+class TestOfALimitedClient:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(rate=PerClient(rate=0.2, burst=20))
+
+    async def test_what_the_gateway_renews_is_no_request_of_the_client(
+        self, stage: Stage, member: Member
+    ) -> None:
+        await send(stage, *[b"x"] * 32)
+        taken = await member.take()
+        other = await member.door.member(2, proven=False)
+        for _ in range(13):
+            await stage.pass_s(5)
+            await stage.until(lambda: not member.door.mapped._renewing._tasks)
+            await member.update(taken[0].offset)
+        assert (await other.pull(await other.query(), wait=False)).code == NOTHING
+
+
 class TestWindow:
     async def test_who_finishes_nothing_gets_no_more_than_a_few(self, stage: Stage, member: Member) -> None:
         await send(stage, *[b"%d" % n for n in range(100)])
@@ -773,7 +792,7 @@ class TestTrouble:
         async def refuse(*_: object) -> str:
             raise BrokerUnavailable("away")
 
-        monkeypatch.setattr(stage.processor, "change_invisible", refuse)
+        monkeypatch.setattr(stage.processor.settlement, "renew", refuse)
         for _ in range(70):
             await stage.pass_s(1)
             await member.update(0)
