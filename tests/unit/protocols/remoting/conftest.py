@@ -193,13 +193,17 @@ class Forwarding:
 
 
 class Refusing:
-    """An `Authorizer` that allows one account nothing that is of one kind."""
+    """An `Authorizer` that allows one account nothing that is of one kind, or one action on it."""
 
-    def __init__(self, account: str, kind: ResourceKind = ResourceKind.GROUP) -> None:
-        self._account, self._kind = account, kind
+    def __init__(
+        self, account: str, kind: ResourceKind = ResourceKind.GROUP, action: Action | None = None
+    ) -> None:
+        self._account, self._kind, self._action = account, kind, action
 
     def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
-        return context.principal.name != self._account or resource.kind is not self._kind
+        if context.principal.name != self._account or resource.kind is not self._kind:
+            return True
+        return self._action is not None and action is not self._action
 
 
 class Stage:
