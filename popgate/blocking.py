@@ -181,7 +181,12 @@ class BlockingConnection:
             self._check()
             if opaque not in self._waiting:
                 raise BadRequest(f"no request {opaque} is under way")
-            if not (self._read() or self._write()) and not self._wait(deadline):
+            if self._read() or self._write():
+                # Who says something else all the time does not answer, either.
+                is_over = opaque in self._waiting and time.monotonic() >= deadline
+            else:
+                is_over = not self._wait(deadline)
+            if is_over:
                 self.forget(opaque)
                 self.is_silent = True
                 raise BrokerTimeout(f"{self.endpoint} did not answer within {within:g} s")

@@ -27,7 +27,9 @@ class Admission:
         self._rate = policies.rate
         self._clock = clock
         # The default policies have no opinion: then a request does not even name its resources.
-        self.open = isinstance(policies.authorizer, Everything) and isinstance(policies.rate, Unlimited)
+        self.permits_all = isinstance(policies.authorizer, Everything)
+        """Whether everybody may do everything."""
+        self.open = self.permits_all and isinstance(policies.rate, Unlimited)
         """Whether `admit` lets everything pass, so that who has much to do need not call it."""
 
     def admit(
@@ -40,6 +42,19 @@ class Admission:
         if self.open:
             return
         now = self._clock.monotonic()
+        resources = self._permitted(context, action, topic, group, now)
+        wait = self._rate.take(context, action, resources[0], amount, now)
+        if wait > 0:
+            raise TooManyRequests(f"the rate limit is reached, try again in {wait:.3f} s", wait)
+
+    def permit(self, context: Context, action: Action, *, topic: str = "", group: str = "") -> None:
+        """As `admit`, for what is done before the request is admitted: no rate is taken. Raises Forbidden."""
+        if not self.permits_all:
+            self._permitted(context, action, topic, group, self._clock.monotonic())
+
+    def _permitted(
+        self, context: Context, action: Action, topic: str, group: str, now: float
+    ) -> list[Resource]:
         resources = [
             Resource(kind, name)
             for kind, name in ((ResourceKind.GROUP, group), (ResourceKind.TOPIC, topic))
@@ -50,9 +65,7 @@ class Admission:
                 who = shown(context.principal.name) if context.principal.name else "an anonymous caller"
                 subject = f"{resource.kind.value.lower()} {shown(resource.name)}" if resource.name else "this"
                 raise Forbidden(f"{who} has no permission {action.value!r} on {subject}")
-        wait = self._rate.take(context, action, resources[0], amount, now)
-        if wait > 0:
-            raise TooManyRequests(f"the rate limit is reached, try again in {wait:.3f} s", wait)
+        return resources
 
 
 class WaitingPolls:
@@ -80,7 +93,8 @@ class WaitingPolls:
 class ProcessorCore:
     """The broker, the limits, and the way of a request to a topic.
 
-    `admit` checks permission and rate; `admits_all`: no policy asks for that.
+    `admit` checks permission and rate, `permit` permission alone; `admits_all` and `permits_all`: no
+    policy asks for that.
     """
 
     def __init__(
@@ -93,6 +107,7 @@ class ProcessorCore:
         self.observer = observer
         admission = Admission(policies, clock)
         self.admit, self.admits_all = admission.admit, admission.open
+        self.permit, self.permits_all = admission.permit, admission.permits_all
         self.routing = Routing(broker, clock, limits, observer)
         self.polls = WaitingPolls(limits)
 

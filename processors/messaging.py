@@ -113,7 +113,7 @@ class MessagingProcessor:
         )
         self.auto_renewal = AutoRenewal(broker, self.clients, clock, limits, observer)
         self.batches = BatchForwarder(broker, self._routing, clock, limits, observer, self._admit)
-        self.check_router = CheckRouter(self.clients, observer)
+        self.check_router = CheckRouter(self.clients, observer, core.permit)
         self.client_queries = ClientQueries(broker, self.clients, clock, self._admit)
         self.group_members = GroupMembers(core, self.clients)
         self.queue_assignment = QueueAssignment(

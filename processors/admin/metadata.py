@@ -55,6 +55,11 @@ class Metadata:
         """The brokers behind this gateway, by the names that routes have. Raises BrokerUnavailable."""
         with self._watch_directory:
             self._admit(context, Action.GET)
+        return await self.known_brokers()
+
+    async def known_brokers(self) -> Sequence[BrokerPlace]:
+        """As `brokers`, for what a listener does with them for any client. Raises BrokerUnavailable."""
+        with self._watch_directory:
             several = self._broker.capability(TellsBrokers)
             if several is not None:
                 return await several.known_brokers()

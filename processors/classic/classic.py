@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler
+from brokers.capabilities import CarriesReplies, FindsByPlace, LeasesQueues, ReplyHandler
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, TopicNotFound, Unsupported
 from popgate.kinds import Action
@@ -35,7 +35,7 @@ class ClassicRequests:
         self._clock = core.clock
         self._limits = core.limits
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._permit, self._permits_all = core.admit, core.permit, core.permits_all
         self._routing = core.routing
         self._leases = core.broker.capability(LeasesQueues)
         self._carries_replies = core.broker.capability(CarriesReplies)
@@ -52,7 +52,7 @@ class ClassicRequests:
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Have a pulled message come again, or be a dead letter: `brokers.port.Store.send_back`.
 
-        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest.
+        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest, Forbidden.
         """
         with self._watch_send_back:
             group = check_group(request.group)
@@ -62,9 +62,21 @@ class ClassicRequests:
             if not -_HIGHEST <= request.delay_level < _HIGHEST:
                 raise BadRequest(f"the delay level {request.delay_level} is out of range")
             await self._routing.group(group)
+            if not self._permits_all:
+                await self._check_place(context, request)
             await self._broker.send_back(context, request)
         if request.delay_level < 0:
             self._observer.dead_lettered(retry_topic(group), group)
+
+    async def _check_place(self, context: Context, request: SendBack) -> None:
+        """Whether the caller may read what lies there: its group would read a copy of any message.
+
+        Raises Forbidden, NotFound.
+        """
+        by_place = self._broker.capability(FindsByPlace)
+        if by_place is not None:
+            message = await by_place.at_place(context, request.broker, request.commit_offset)
+            self._permit(context, Action.SUBSCRIBE, topic=message.topic)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
@@ -109,6 +121,13 @@ class ClassicRequests:
     def pops_group_retries(self) -> bool:
         """Whether `%RETRY%group` can be popped as any topic."""
         return self._broker.traits.pops_group_retries
+
+    def check_member(self, context: Context, group: str) -> None:
+        """Whether a client may say that it is in the group. Before anything is kept of what it says.
+
+        Raises IllegalGroup, Forbidden.
+        """
+        self._permit(context, Action.SUBSCRIBE, group=check_group(group))
 
     async def prepare_group(self, context: Context, group: str) -> None:
         """Create the group on first use, where that is allowed, and its topic `%RETRY%group`.

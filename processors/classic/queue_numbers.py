@@ -63,8 +63,10 @@ class QueueNumbering:
         return await self._kept().numbered(context, topic, queues)
 
     async def brokers(self, context: Context, names: Sequence[str]) -> QueueNumbers:
-        """Those of brokers, each as its queue 0. Raises as `queues`."""
-        self._admit(context, Action.GET)
+        """Those of brokers, each as its queue 0. Whoever asks, because it is for places of messages.
+
+        Raises BrokerUnavailable, Unsupported.
+        """
         return await self._fetch(context, names)
 
     @property

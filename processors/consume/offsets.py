@@ -31,7 +31,7 @@ class GroupOffsets:
     def __init__(self, core: ProcessorCore, broadcast: BroadcastGroups, reclaimer: RetryReclaimer) -> None:
         self._broker = core.broker
         self._limits = core.limits
-        self._admit = core.admit
+        self._admit, self._permit = core.admit, core.permit
         self._routing = core.routing
         self._broadcast = broadcast
         self._reclaimer = reclaimer
@@ -80,6 +80,15 @@ class GroupOffsets:
                     raise
             await self._broker.bounds(context, topic, broker, queue_id)  # no such queue is told all the same
             return None
+
+    async def check_reader(self, context: Context, group: str) -> None:
+        """Whether a client may set positions of a group that is there, which is not made by asking.
+
+        Raises IllegalGroup, Forbidden, GroupNotFound.
+        """
+        self._permit(context, Action.SUBSCRIBE, group=check_group(group))
+        if await self._routing.known(group) is None:
+            raise GroupNotFound(group)
 
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int

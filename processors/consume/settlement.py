@@ -16,6 +16,7 @@ from processors.consume.ack_retry import insist
 from processors.consume.receive_rules import check_change, is_node
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
+from processors.deliveries.release import OURS
 from processors.limits import Limits
 from processors.members.broadcast import BroadcastGroups
 from processors.observer import Watch
@@ -37,6 +38,7 @@ class Settlement:
         self._policies = core.policies
         self._observer = core.observer
         self._admit, self._admits_all = core.admit, core.admits_all
+        self._permit = core.permit
         self._routing = core.routing
         self._broadcast = broadcast
         self._clients = clients
@@ -273,6 +275,21 @@ class Settlement:
                 if said is not NOTHING_SAID and results is not None:
                     self._settled(context, "change_invisible", topic, group, said, results[0])
         self._observer.changed(topic, group, self._clock.monotonic() - began)
+        return handle
+
+    async def renew(self, context: Context, topic: str, group: str, receipt: str, hold_ms: int) -> str:
+        """Hide a message that a client holds for so long from now, unasked: no rate of the client is taken.
+
+        The handle to use from here on. Raises Forbidden, IllegalReceipt, ReceiptExpired.
+        """
+        self._permit(context, Action.SUBSCRIBE, topic=topic, group=group)
+        reader = await self._broadcast.of(context, group)
+        try:
+            handle = await self._broker.change_invisible(OURS, topic, reader, receipt, hold_ms)
+        except GatewayError as error:
+            self._observer.failed("renew", error.fault)
+            raise
+        self._observer.renewed(topic, group, 1)
         return handle
 
     async def dead_letter(

@@ -237,6 +237,10 @@ class AutoRenewal:
 
     async def _renew_due(self, delivery: Delivery) -> None:
         now_ms = self.now_ms()
+        if now_ms >= delivery.due_ms and delivery.ahead_ms is not None:
+            self._leave_behind(delivery)
+            self._put_on(delivery)
+            return
         client_id = delivery.holder.client_id
         there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
         hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
@@ -258,6 +262,12 @@ class AutoRenewal:
         else:
             self._put_on_at(delivery, delivery.due_ms)
 
+    def _leave_behind(self, delivery: Delivery) -> None:
+        """The time is over for what could not be renewed. The rest goes on, with its newer handles."""
+        if delivery.ahead_ms is not None:
+            self.holdings.finished(delivery.topic, delivery.group, delivery.behind)
+            delivery.due_ms, delivery.ahead_ms, delivery.behind = delivery.ahead_ms, None, ()
+
     def _may_be_lost(self, delivery: Delivery, client_id: str) -> bool:
         """Whether its answer was cut off, or the client's connection broke since, and none of it was used.
 
@@ -269,9 +279,10 @@ class AutoRenewal:
         return (moved or delivery.cut) and not delivery.used
 
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
-        renewed, failed = 0, False
+        renewed, behind = 0, list[str]()
         asked_ms = self.now_ms()
-        firsts = list(delivery.newest)
+        # What is tried again is what was not renewed: another handle for the rest is of no use.
+        firsts = list(delivery.behind or delivery.newest)
         for start in range(0, len(firsts), AT_ONCE):
             part = [first for first in firsts[start : start + AT_ONCE] if first in delivery.newest]
             outcomes = await asyncio.gather(
@@ -291,7 +302,7 @@ class AutoRenewal:
                     if first in delivery.newest:
                         delivery.newest[first] = outcome
                 elif isinstance(outcome, GatewayError) and outcome.retryable:
-                    failed = True
+                    behind.append(first)
                 else:
                     self.holdings.finished(delivery.topic, delivery.group, [first])
             raise_bugs(outcomes)
@@ -299,10 +310,13 @@ class AutoRenewal:
             self._observer.renewed(delivery.topic, told_group(delivery.group), renewed)
         if delivery not in delivery.holder.deliveries:
             return  # its client left
-        if failed:
+        if renewed and delivery.ahead_ms is None:
+            delivery.ahead_ms = asked_ms + hold_ms
+        delivery.behind = behind
+        if behind:
             self._put_on_at(delivery, self.now_ms() + _RETRY_MS)
         else:
-            delivery.due_ms = asked_ms + hold_ms
+            self._leave_behind(delivery)
             self._put_on(delivery)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:

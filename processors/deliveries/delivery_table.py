@@ -65,6 +65,7 @@ class Delivery:
     one of the client's stream; `used`: the client came with one of its handles, so it has them.
     `repeated`: in how many earlier answers a handle was that were not cut off, where a receive was repeated.
     `answer`: the `id` of its first message, which tells it from those. `cut`: it was not written to its end.
+    `behind`: those that could not be renewed with the others, which are surely held until `ahead_ms`.
     """
 
     holder: Holder
@@ -83,6 +84,8 @@ class Delivery:
     repeated: dict[str, int] | None = None
     answer: int = 0
     cut: bool = False
+    behind: Sequence[str] = ()
+    ahead_ms: int | None = None
 
     def attempt_of(self, receipt: str) -> int:
         return self.attempts.get(receipt, 1)

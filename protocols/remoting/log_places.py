@@ -23,7 +23,7 @@ async def broker_in(
     named = request.fields.get("bname")
     if named:
         return named
-    names = {place.name for place in await brokers.known(request.context)}
+    names = {place.name for place in await brokers.known()}
     if len(names) > 1 and topic and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         try:
             names = {queue.broker for queue in await processor.metadata.queues(request.context, topic)}

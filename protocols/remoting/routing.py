@@ -7,6 +7,7 @@ it through the gateway. Sources: protocol facts 5.8, 6.2 and 5.13; real-rocketmq
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,13 +64,22 @@ class Brokers:
         self._numbers = QueueNumbers()
         self._marks: Marks | None = None
 
-    async def known(self, context: Context) -> Sequence[BrokerPlace]:
-        """The last known brokers. Raises BrokerUnavailable: none were known yet."""
+    async def shown(self, context: Context) -> Sequence[BrokerPlace]:
+        """As `known`, for who wants to see them. Raises Forbidden, TooManyRequests, BrokerUnavailable."""
+        with suppress(BrokerUnavailable):
+            return await self._door_context.processor.metadata.brokers(context)
+        return await self.known()
+
+    async def known(self) -> Sequence[BrokerPlace]:
+        """The last known brokers. Raises BrokerUnavailable: none were known yet.
+
+        Whoever asks: a client that may send or read needs no permission to look at brokers besides.
+        """
         known, now = self._known, self._door_context.clock.monotonic()
         if known is not None and now < known.until:
             return known.brokers
         try:
-            brokers = await self._door_context.processor.metadata.brokers(context)
+            brokers = await self._door_context.processor.metadata.known_brokers()
         except BrokerUnavailable:
             if known is None:
                 raise
@@ -102,7 +112,7 @@ class Brokers:
 
         Also before one broker: another may have messages for a client a moment before it is known here.
         """
-        known = await self.known(context)
+        known = await self.known()
         if known is not self._numbered and self.have_marks:
             await self._numbering.refresh([broker.name for broker in known])
             self._numbered = known
@@ -151,7 +161,7 @@ class RouteHandler:
         topic, context = text(request.fields, "topic"), request.context
         if len(topic) > _LONGEST_NAME:
             return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
-        brokers = await self._brokers.known(context)
+        brokers = await self._brokers.known()
         # While there is one broker, so that it is the first, and its places stay as they are.
         await self._brokers.marks(context)
         try:
@@ -169,7 +179,7 @@ class RouteHandler:
         return request.answer(body=TopicRoute(tuple(queues), tuple(data)).encode())
 
     async def cluster(self, request: Request) -> Command:
-        brokers = await self._brokers.known(request.context)
+        brokers = await self._brokers.shown(request.context)
         address = self._door_context.address(request.context)
         clusters: dict[str, tuple[str, ...]] = {}
         for broker in brokers:
@@ -179,7 +189,7 @@ class RouteHandler:
 
     async def topics(self, request: Request) -> Command:
         """All topics by name; like a name server, it includes the topics named after brokers and clusters."""
-        brokers = await self._brokers.known(request.context)
+        brokers = await self._brokers.shown(request.context)
         pseudo = [
             TEMPLATE_TOPIC,
             *[broker.cluster for broker in brokers],

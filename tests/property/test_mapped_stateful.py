@@ -242,6 +242,8 @@ class Twin:
             raise BrokerTimeout("nobody knows")
         return one.receipt
 
+    renew = change_invisible
+
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         await asyncio.sleep(0)
         self.fail()

@@ -148,7 +148,8 @@ def pulled(
 
     A body may be empty. Without a filter, several pulls are in flight, each as large as one response of the
     broker (`popgate.spark.read.pull_size`). With a filter the offset that a pull reaches is not known in
-    advance, so only one is in flight. Raises SparkSourceError (DATA_LOSS) and GatewayError.
+    advance, so only one is in flight. Raises SparkSourceError (DATA_LOSS) and GatewayError, for what never
+    comes BrokerUnavailable where there is no master now.
     """
     most = options.number("pullBatchSize")
     expression, kind = options.filter
@@ -182,6 +183,8 @@ def pulled(
         ):
             # The range ends where the queue ended, or before: this replica has not heard of it yet.
             if now() > found_by:
+                # A slave that stands in for its master may lack it: without a master nobody knows.
+                client.maximums([range_.queue], of_masters=True)
                 raise SparkSourceError(
                     Code.DATA_LOSS,
                     f"{named(range_.queue)} has nothing at {begin} after {options.timeout_s:g} s,"

@@ -203,6 +203,10 @@ class TelemetryStream:
         self._settings = settings
         return client_settings.merged(settings, context, processor.limits, config)
 
+    def may_answer(self, topic: str) -> bool:
+        """Whether the client may be asked about half messages of a topic that it says it publishes to."""
+        return self._processor.check_router.may_answer(self._context, topic)
+
     def ask(self, check: TransactionCheck) -> bool:
         """Ask the client what became of a half message; False when it cannot be asked now."""
         question = RecoverOrphanedTransactionCommand(
@@ -297,7 +301,7 @@ class TelemetryClient:
         return self.stream.alive
 
     def check_transaction(self, check: TransactionCheck) -> bool:
-        return self.stream.ask(check)
+        return self.stream.may_answer(check.topic) and self.stream.ask(check)
 
     def ask(self, question: ClientQuery) -> bool:
         return self.stream.question(question)

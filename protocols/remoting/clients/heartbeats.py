@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     Forbidden,
@@ -22,8 +24,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.filters.compiled import compile_filter
-from popgate.model import FilterKind
-from popgate.naming import check_group
+from popgate.model import FilterKind, TransactionCheck
 from popgate.wire.bodies.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
@@ -140,13 +141,16 @@ class Heartbeats:
                 self._take(connection, self._producer(request, heartbeat.client_id, group), len(group), wrong)
         taken: list[Member] = []
         for consumer in heartbeat.consumers:
-            try:
-                check_group(consumer.group)
-            except GatewayError as error:
-                wrong.append(error)
-                continue
             key = consumer_key(heartbeat.client_id, consumer.group)
             known = connection.members.get(key)
+            try:
+                if known is None or not known.prepared:
+                    # Before it is known: the id may be that of a member, in whose place it would be.
+                    self._processor.classic.check_member(request.context, consumer.group)
+            except GatewayError as error:
+                self._leave(connection, key)
+                wrong.append(error)
+                continue
             if heartbeat.without_subscriptions:
                 # What was told before still holds; without that the client is asked to tell it again.
                 before = known.handle.consumer if known is not None else None
@@ -313,8 +317,14 @@ class Heartbeats:
             str(peer.version),
             connection_of(request.context),
             producer_group=group,
-            checks=self._checks,
+            checks=partial(self._check, replace(request.context, allowance=None)),
             origin=self._origin(request),
+        )
+
+    def _check(self, context: Context, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
+        """`Checks` of a producer whose heartbeat came with this context."""
+        return self._processor.check_router.may_answer(context, check.topic) and self._checks(
+            peer, check, origin
         )
 
     def _consumer(self, request: Request, client_id: str, consumer: ConsumerData) -> RemotingClient:

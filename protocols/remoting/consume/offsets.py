@@ -108,7 +108,7 @@ class OffsetHandler:
             position = await mapped.commit(request, group, queue, offset)
             if position is None:
                 return request.answer()
-            await self._processor.metadata.group(context, group)
+            await self._processor.offsets.check_reader(context, group)
             nearest = None
             try:
                 await mapped.keep_position(request, key, max(position, 0))

@@ -98,6 +98,8 @@ class PopHandler:
             broker=fields.get("bname", ""),
             queue_id=number(fields, "queueId", -1),
         )
+        # Who may not pop says nothing about the member whose id its heartbeat names.
+        self._processor.classic.check_member(context, group)
         # Whatever its heartbeats say: it shares messages by itself.
         self._processor.mapped_groups.told(consumer_key(request.peer.client_id, group), Reading.NEUTRAL)
         origin = await self._brokers.origin(context)

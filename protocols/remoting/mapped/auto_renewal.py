@@ -25,6 +25,8 @@ HEARD_S: Final = 60.0
 they read no more, and of a client that hangs, nothing is heard, whatever its heartbeats say."""
 _AHEAD_S: Final = 20.0
 """So long before the end: a broker may be away for a while."""
+_TOGETHER_S: Final = 10.0
+"""So much later may end what is renewed with the first of its batch."""
 _AGAIN_S: Final = 2.0
 _AT_ONCE: Final = 64
 _LEAST_WAIT_S: Final = 0.01
@@ -125,7 +127,9 @@ class MappedRenewal:
 
     async def _renew(self, batch: Batch) -> None:
         failed = False
-        held = batch.held()
+        by = self._clock.monotonic() + _AHEAD_S + _TOGETHER_S
+        # What is tried again begins with what is left: else the last ones would have no turn.
+        held = [delivery for delivery in batch.held() if delivery.until <= by]
         for at in range(0, len(held), _AT_ONCE):
             part = [
                 delivery
@@ -148,7 +152,7 @@ class MappedRenewal:
         try:
             outcomes = await asyncio.gather(
                 *(
-                    self._processor.change_invisible(
+                    self._processor.settlement.renew(
                         connection.context,
                         delivery.queue.key.topic,
                         delivery.queue.key.group,

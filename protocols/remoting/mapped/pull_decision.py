@@ -197,7 +197,7 @@ class PullDecision:
         Raises as `MessagingProcessor.commit`.
         """
         peer, group, context = request.peer, key.group, request.context
-        await self._processor.metadata.group(context, group)
+        await self._processor.offsets.check_reader(context, group)
         bounds = await self._processor.offsets.bounds(context, key.topic, key.broker, key.queue_id)
         offset = min(max(offset, bounds.minimum), bounds.maximum)
         _log.info("client %s of group %s set a position by itself", peer.client_id, group)

@@ -174,8 +174,14 @@ class Members:
         Over gRPC the group of a producer is its topic.
         """
         group = text(request.fields, "producerGroup")
-        here, behind = producers_of(self._clients, group), self._behind
-        elsewhere = await behind.producers_in(request.context, group) if behind.know_clients else []
+        behind = self._behind
+        elsewhere: list[tuple[Connection, ...]] = []
+        if behind.know_clients:
+            elsewhere = await behind.producers_in(request.context, group)
+        else:
+            # Who may see none elsewhere may see none here, either.
+            self._processor.command_relay.admit(request.context, request.command.code)
+        here = producers_of(self._clients, group)
         connections = _by_id(clients_of((here, *elsewhere) if behind.there else (*elsewhere, here)))
         if not connections:
             return request.refusal(

@@ -270,7 +270,7 @@ class SendHandler:
         block = message.properties
         if find_property(block, _CORRELATION_ID) is None or find_property(block, _REPLY_TO) is None:
             return
-        for broker in await self._brokers.known(context):
+        for broker in await self._brokers.known():
             if message.broker in ("", broker.name):
                 message.properties = set_property(block, _CLUSTER, broker.cluster.encode("utf-8", "replace"))
                 return

@@ -83,7 +83,7 @@ class BrokerStatusHandler:
 
         Before a cluster these are the brokers' figures, of several the mean, since a tool adds them up.
         """
-        brokers = await self._brokers.known(request.context)  # who may not look at brokers is refused
+        brokers = await self._brokers.shown(request.context)  # who may not look at brokers is refused
         now_ms = self._clock.now_ms()
         figures = {
             "brokerActive": "true",
@@ -107,7 +107,7 @@ class BrokerStatusHandler:
         Before a cluster those that are the same for all brokers, with the gateway's address for theirs.
         """
         context, limits = request.context, self._processor.limits
-        brokers = await self._brokers.known(context)
+        brokers = await self._brokers.shown(context)
         named = request.fields.get("bname", "")
         place = next((broker for broker in brokers if named in ("", broker.name)), None)
         host, _, port = self._door_context.address(context).rpartition(":")
@@ -153,7 +153,7 @@ class BrokerStatusHandler:
     async def topics_by_cluster(self, request: Request) -> Command:
         """Every topic is in every listed cluster: a gateway is in front of one."""
         cluster = text(request.fields, "cluster")
-        if all(cluster != broker.cluster for broker in await self._brokers.known(request.context)):
+        if all(cluster != broker.cluster for broker in await self._brokers.shown(request.context)):
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"there is no cluster {shown(cluster)}")
         names = tuple(topic.name for topic in await self._processor.metadata.topics(request.context))
         return request.answer(body=TopicList(names).encode())
@@ -161,7 +161,7 @@ class BrokerStatusHandler:
     async def system_topics(self, request: Request) -> Command:
         """Includes the topics named after brokers and clusters, as name servers list them."""
         context = request.context
-        brokers = await self._brokers.known(context)
+        brokers = await self._brokers.shown(context)
         pseudo = [
             TEMPLATE_TOPIC,
             *[broker.cluster for broker in brokers],
@@ -234,7 +234,7 @@ class BrokerStatusHandler:
 
         Also those of other replicas; before a cluster its brokers know them, and their own clients.
         """
-        await self._brokers.known(request.context)  # who may not look at brokers is refused
+        await self._brokers.shown(request.context)  # who may not look at brokers is refused
         producers = all_producers(self._clients, self._clock)
         elsewhere = await self._behind.producers(request.context) if self._behind.know_clients else []
         return request.answer(

@@ -131,7 +131,7 @@ class Views:
 
         Raises BrokerUnavailable.
         """
-        named = {*brokers, *(broker.name for broker in await self._brokers.known(context))}
+        named = {*brokers, *(broker.name for broker in await self._brokers.known())}
         names = {broker for broker in named if may_be_numbered(broker)}
         now = self._clock.monotonic()
         if now < self._marks_due and self._marks.has_all(names):
@@ -148,7 +148,7 @@ class Views:
 
     async def cluster(self, context: Context) -> str:
         """The name of one that there is."""
-        known = await self._brokers.known(context)
+        known = await self._brokers.known()
         return known[0].cluster if known else ""
 
     # -- inside -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -110,6 +111,36 @@ def test_who_does_not_answer_in_time_is_told_by_name_and_the_connection_stays(
     assert connection.is_open
     with pytest.raises(BadRequest, match=f"no request {late} is under way"):
         connection.finish(late)
+
+
+class Chatty:
+    """A socket by which something that is no answer comes whenever it is read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._told = encode_command(Command(40, 1, 2, {"consumerGroup": "readers"}))
+        self._until = time.monotonic() + LONG_S / 10
+
+    def recv(self, _size: int) -> bytes:
+        assert time.monotonic() < self._until, "nobody looks at the time"
+        return self._told
+
+    def send(self, data: memoryview) -> int:
+        return len(data)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def test_who_says_everything_but_the_answer_does_not_answer_in_time(
+    ends: tuple[BlockingConnection, Far], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, _ = ends
+    monkeypatch.setattr(connection, "_socket", Chatty(connection._socket))
+    number = connection.start(11, {})
+    with pytest.raises(BrokerTimeout, match="far:1 did not answer within"):
+        connection.finish(number, timeout_s=SHORT_S)
+    assert connection.is_silent
 
 
 def test_what_is_asked_of_a_client_is_passed_over(ends: tuple[BlockingConnection, Far]) -> None:

@@ -170,6 +170,67 @@ async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
     assert processor.auto_renewal.holdings.held == 1
 
 
+async def test_what_was_renewed_keeps_its_new_handle_when_the_rest_was_not(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RocketMQ says OK to the older handle of a message that was renewed, and delivers it again."""
+    renewed, refused = await popped(processor, context, 2)
+    change_invisible, asked = broker.change_invisible, list[str]()
+
+    async def busy(context: Context, topic: str, group: str, receipt: str, *args: Any, **more: Any) -> str:
+        asked.append(receipt)
+        if receipt == refused:
+            raise BrokerUnavailable("busy")
+        return str(await change_invisible(context, topic, group, receipt, *args, **more))
+
+    monkeypatch.setattr(broker, "change_invisible", busy)
+    for _ in range(62):
+        clock.advance(1)
+        await settle()
+    assert asked.count(refused) > 2
+    assert [receipt for receipt in asked if receipt != refused] == [renewed]
+    assert processor.auto_renewal.holdings.held == 1
+    assert await processor.ack(context, "orders", "readers", [renewed]) == [None]
+    assert list(broker.in_hand) == [refused]
+
+
+async def test_what_is_renewed_late_goes_on_with_the_rest(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receipts = await popped(processor, context, 2)
+    change_invisible, asked = broker.change_invisible, list[str]()
+
+    async def busy(context: Context, topic: str, group: str, receipt: str, *args: Any, **more: Any) -> str:
+        asked.append(receipt)
+        if asked.count(receipts[1]) == 1 and receipt == receipts[1]:
+            raise BrokerUnavailable("busy")
+        return str(await change_invisible(context, topic, group, receipt, *args, **more))
+
+    monkeypatch.setattr(broker, "change_invisible", busy)
+    for _ in range(55):
+        clock.advance(1)
+        await settle()
+    assert asked == [*receipts, receipts[1]]
+    for _ in range(50):
+        clock.advance(1)
+        await settle()
+    assert len(asked) == 5
+    assert await processor.ack(context, "orders", "readers", receipts) == [None, None]
+    assert broker.in_hand == {}
+
+
 async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal(
     processor: MessagingProcessor,
     broker: Any,

@@ -45,7 +45,8 @@ class Gateway:
     def __init__(self, broker: EmbeddedBroker, clock: Any, limits: Limits, **adapter_context: Any) -> None:
         self.broker = broker
         self.clock = clock
-        self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
+        policies = adapter_context.pop("policies", None)
+        self.processor = MessagingProcessor(broker, clock=clock, limits=limits, policies=policies)
         listen = adapter_context.pop("listen", "grpc://127.0.0.1:0")
         self.adapter = make_adapter(
             parse_listen(listen), AdapterContext(self.processor, clock, **adapter_context)

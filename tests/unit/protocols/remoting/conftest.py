@@ -14,11 +14,13 @@ from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.ids.message_id import decode_offset_message_id
+from popgate.kinds import Action, Resource, ResourceKind
 from popgate.model import GroupConfig, Sent, TopicConfig
 from popgate.testing.clock import MovableClock
 from popgate.wire.frames.remoting import VERSION, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
+from processors.policies.registry import Policies
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.requests import DoorContext, Request, Room
 from tests.support.waiting import until
@@ -190,13 +192,29 @@ class Forwarding:
         return sent
 
 
+class Refusing:
+    """An `Authorizer` that allows one account nothing that is of one kind, or one action on it."""
+
+    def __init__(
+        self, account: str, kind: ResourceKind = ResourceKind.GROUP, action: Action | None = None
+    ) -> None:
+        self._account, self._kind, self._action = account, kind, action
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        if context.principal.name != self._account or resource.kind is not self._kind:
+            return True
+        return self._action is not None and action is not self._action
+
+
 class Stage:
     """A processor on an embedded broker, and what its rooms are lent."""
 
-    def __init__(self, broker: EmbeddedBroker, clock: MovableClock, limits: Limits) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, clock: MovableClock, limits: Limits, policies: Policies | None = None
+    ) -> None:
         self.broker = broker
         self.clock = clock
-        self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
+        self.processor = MessagingProcessor(broker, clock=clock, limits=limits, policies=policies)
         self.door_context = DoorContext(self.processor, clock, lambda _context: ADDRESS)
 
     def named(self, address: str) -> DoorContext:
@@ -235,10 +253,18 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, clock: MovableClock, limits: Limits) -> AsyncIterator[Stage]:
+def policies() -> Policies:
+    """As `limits`."""
+    return Policies()
+
+
+@pytest.fixture
+async def stage(
+    tmp_path: Path, clock: MovableClock, limits: Limits, policies: Policies
+) -> AsyncIterator[Stage]:
     broker = EmbeddedBroker(tmp_path / "data", clock=clock)
     await broker.start()
-    stage = Stage(broker, clock, limits)
+    stage = Stage(broker, clock, limits, policies)
     await stage.processor.start()
     yield stage
     await stage.processor.stop()

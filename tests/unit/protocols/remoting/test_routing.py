@@ -9,17 +9,19 @@ import pytest
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
+from popgate.kinds import Principal, ResourceKind
 from popgate.model import Permission, Queue
 from popgate.wire.bodies.routes import ClusterInfo, QueueData, TopicRoute
 from popgate.wire.bodies.small_bodies import TopicList
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
+from processors.policies.registry import Policies
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.consume.pull import PullHandler
 from protocols.remoting.produce.send import SendHandler
 from protocols.remoting.routing import Brokers, RouteHandler, broker_of
-from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Refusing, Stage
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -166,7 +168,7 @@ class TestInFrontOfSeveralBrokers:
 
     @pytest.fixture
     def caller(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Caller:
-        async def brokers(_context: Context) -> list[BrokerPlace]:
+        async def brokers() -> list[BrokerPlace]:
             return [BrokerPlace("one", "a", (0, 2)), BrokerPlace("one", "b", (1,)), BrokerPlace("two", "c")]
 
         async def queues(_context: Context, topic: str) -> tuple[Queue, ...]:
@@ -179,7 +181,7 @@ class TestInFrontOfSeveralBrokers:
                 Queue("b", 3, Permission.READ),
             )
 
-        monkeypatch.setattr(stage.processor.metadata, "brokers", brokers)
+        monkeypatch.setattr(stage.processor.metadata, "known_brokers", brokers)
         monkeypatch.setattr(stage.processor.metadata, "queues", queues)
         return Caller(
             RouteHandler(stage.door_context), PullHandler(stage.door_context), SendHandler(stage.door_context)
@@ -222,13 +224,40 @@ class TestInFrontOfSeveralBrokers:
 async def test_brokers_stay_known_while_none_answers(
     stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(_context: Context) -> list[BrokerPlace]:
+    async def nobody() -> list[BrokerPlace]:
         raise BrokerUnavailable("no broker is known")
 
     known = Brokers(stage.door_context)
-    before = await known.known(caller.context)
-    monkeypatch.setattr(stage.processor.metadata, "brokers", nobody)
+    before = await known.known()
+    monkeypatch.setattr(stage.processor.metadata, "known_brokers", nobody)
     stage.clock.advance(2)
-    assert await known.known(caller.context) == before
+    assert await known.known() == before
     with pytest.raises(BrokerUnavailable):
-        await Brokers(stage.door_context).known(caller.context)
+        await Brokers(stage.door_context).known()
+
+
+class TestOfAnAccountThatMayNotLook:
+    """One with permissions for its topics and groups, and none for the cluster."""
+
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("maker", ResourceKind.CLUSTER))
+
+    @pytest.fixture
+    def maker(self, stage: Stage) -> Caller:
+        maker = Caller(RouteHandler(stage.door_context), SendHandler(stage.door_context))
+        maker.context.principal = Principal("maker")
+        return maker
+
+    async def test_it_sends_to_its_topic(self, stage: Stage, maker: Caller) -> None:
+        await stage.topic("orders", queues=1)
+        await maker.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+        send = {"a": "makers", "b": "orders", "e": 0, "g": 1, "i": "", "n": "popgate"}
+        await maker.ok(RequestCode.SEND_MESSAGE_V2, send, b"body")
+
+    async def test_it_is_shown_no_broker_whoever_was_before(self, stage: Stage, maker: Caller) -> None:
+        operator = Caller()
+        operator.handlers = maker.handlers
+        await operator.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
+        refused = await maker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        assert refused.code == ResponseCode.NO_PERMISSION

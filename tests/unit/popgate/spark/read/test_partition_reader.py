@@ -50,6 +50,12 @@ class Broker:
     most_under_way: int = 0
     forgotten: list[int] = field(default_factory=list)
     body_size: int = 0
+    has_master: bool = True
+
+    def maximums(self, queues: list[QueuePlace], *, of_masters: bool) -> dict[QueuePlace, int]:
+        if of_masters and not self.has_master:
+            raise BrokerUnavailable("broker broker-a has no master now")
+        return dict.fromkeys(queues, self.end)
 
     @property
     def connection(self) -> Broker:
@@ -400,6 +406,31 @@ def test_what_never_comes_is_a_loss() -> None:
         list(found)
     assert told.value.code is Code.DATA_LOSS
     assert "failOnDataLoss" not in str(told.value)
+
+
+def test_what_a_slave_lacks_is_no_loss_while_its_master_is_away() -> None:
+    slave = queue_of(range(5), end=8, has_master=False)
+    failing = Failing(slave, BrokerUnavailable("it is never raised"))
+    with pytest.raises(SparkSourceError, match="no master now") as told:
+        failing.read(8, ticking(1.0))
+    assert told.value.code is Code.GATEWAY
+    assert failing.connected > 1
+
+
+def test_what_a_slave_lacked_is_read_when_its_master_is_back() -> None:
+    slave = queue_of(range(5), end=8, has_master=False)
+    failing = Failing(slave, BrokerUnavailable("it is never raised"))
+    rest = failing.rests.append
+
+    def come_back(seconds: float) -> None:
+        rest(seconds)
+        if failing.connected > 1:
+            slave.has_master, slave.late = True, [5, 6, 7]
+
+    ask: Any = {"connect": failing.connect, "now": ticking(1.0), "rest": come_back}
+    found = list(whole(Range(QUEUE, 0, 8), options(), warn_nothing, **ask))
+    read_offsets = [record.offset for body, _ in found for record in decode_records(body)]
+    assert read_offsets == list(range(8))
 
 
 @pytest.mark.parametrize("depth", ["1", "8"])

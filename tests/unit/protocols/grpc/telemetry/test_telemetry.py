@@ -15,10 +15,12 @@ import pytest
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
+from popgate.kinds import Action, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import VerifyQuestion
 from processors.limits import Limits
+from processors.policies.registry import Policies
 from protocols.drain import LongPolls
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -319,6 +321,24 @@ async def test_a_producer_that_named_no_topics_is_asked_about_what_it_sent(clien
     await gateway.pass_s(7)
     command = await asyncio.wait_for(stream.read(), 60)
     assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
+
+
+class NoPublishing:
+    """An `Authorizer` that does not let one client publish."""
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return context.client_id != "stranger" or action is not Action.PUBLISH
+
+
+async def test_who_may_not_publish_is_shown_no_half_message(town: Any) -> None:
+    gateway = await town.gateway(policies=Policies(authorizer=NoPublishing()))
+    stranger, client = town.client(gateway, client_id="stranger"), town.client(gateway)
+    streams = [await each.introduce(each.producing("t")) for each in (stranger, client)]
+    entry = await half(client)
+    await gateway.pass_s(7)
+    command = await asyncio.wait_for(streams[1].read(), 60)
+    assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
+    assert gateway.processor.clients.get("stranger").alive
 
 
 async def test_streams_have_a_bound(town: Any) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.model import FilterKind
+from popgate.kinds import Principal, ResourceKind
+from popgate.model import FilterKind, StoredMessage, TransactionCheck
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,
     BROADCASTING,
@@ -21,10 +22,13 @@ from popgate.wire.bodies.heartbeats import (
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
+from processors.policies.registry import Policies
 from protocols.remoting.clients import heartbeats
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key, producer_key
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.requests import Peer
+from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Refusing, Stage
 
 BEAT, LEAVE, CHECK = (
     RequestCode.HEART_BEAT,
@@ -248,6 +252,48 @@ class TestWithoutNewGroups:
         assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert stage.processor.clients.consumers_of("strangers") == []
         assert len(stage.processor.clients.consumers_of("readers")) == 1
+
+
+class TestOfAnotherAccount:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger"))
+
+    async def test_who_may_not_read_takes_the_place_of_nobody(self, stage: Stage, room: Heartbeats) -> None:
+        await Caller(room).ok(BEAT, body=beat(consumer("readers")))
+        stranger = Caller(room, peer=FakePeer("10.1.1.2:2"))
+        stranger.context.principal = Principal("stranger")
+        told: list[str] = []
+        stage.processor.clients.on_members.add(told.append)
+        refused = await stranger.ask(BEAT, body=beat(consumer("readers")))
+        assert refused.code == ResponseCode.NO_PERMISSION
+        (reader,) = stage.processor.clients.consumers_of("readers")
+        assert reader.alive
+        assert not room.shares(stranger.peer, "readers")
+        assert told == []
+
+
+class TestOfAnAccountThatMayNotSend:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger", ResourceKind.TOPIC))
+
+    async def test_it_is_shown_no_half_message(self, stage: Stage) -> None:
+        asked: list[Peer] = []
+
+        def ask(peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
+            asked.append(peer)
+            return True
+
+        room = Heartbeats(stage.door_context, ask)
+        maker, stranger = Caller(room), Caller(room, peer=FakePeer("10.1.1.2:2"))
+        stranger.context.principal = Principal("stranger")
+        for caller, client_id in ((stranger, "s@1"), (maker, "c@1")):
+            await caller.ok(BEAT, body=beat(producers=("makers",), client_id=client_id))
+        message = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
+        for _ in range(2):
+            assert stage.processor.check_router.ask(TransactionCheck("orders", "makers", "t1", message, 1))
+        assert asked == [maker.peer, maker.peer]
 
 
 @pytest.mark.parametrize(

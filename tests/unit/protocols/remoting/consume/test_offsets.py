@@ -8,10 +8,12 @@ import pytest
 
 from popgate.context import Context
 from popgate.ids.message_id import make_message_id
+from popgate.kinds import Action, Principal, ResourceKind
 from popgate.model import Bounds, Message
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from processors.policies.registry import Policies
 from protocols.remoting.consume.offsets import OffsetHandler
-from tests.unit.protocols.remoting.conftest import Caller, Stage
+from tests.unit.protocols.remoting.conftest import Caller, Refusing, Stage
 
 COMMITTED, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
 SEARCH, EARLIEST = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_EARLIEST_MSG_STORETIME
@@ -155,6 +157,21 @@ async def test_queues_that_are_not_there(
     asked = {**of_group(commitOffset=0, timestamp=0), **more}
     assert (await caller.ask(code, asked)).code == answer
     assert [topic.name for topic in await stage.processor.metadata.topics(Context())] == ["orders"]
+
+
+class TestOfAnAccountThatMayReadAlone:
+    """One with the permission to subscribe as the group, and none to look at its settings."""
+
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("reader", ResourceKind.GROUP, Action.GET))
+
+    async def test_its_positions_are_kept(self, stage: Stage, caller: Caller) -> None:
+        await stage.group()
+        await send(stage, 3)
+        caller.context.principal = Principal("reader")
+        await caller.ok(COMMIT, of_group(commitOffset=2))
+        assert await offset(caller, COMMITTED, of_group()) == 2
 
 
 async def test_a_position_makes_no_group(caller: Caller) -> None:

@@ -9,12 +9,14 @@ import pytest
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.ids.message_id import encode_offset_message_id, make_message_id
+from popgate.kinds import Principal, ResourceKind
 from popgate.model import Message, Sent, StoredMessage
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.properties import find_property
+from processors.policies.registry import Policies
 from processors.requests import Pull
 from protocols.remoting.consume.send_back import SendBackHandler
-from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Refusing, Stage
 
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -79,6 +81,30 @@ async def test_a_level_says_when(stage: Stage, room: SendBackHandler) -> None:
     await Caller(room).ok(BACK, back(first.commit_offset, delayLevel=1, bname=stage.broker.name))
     await stage.pass_s(1.1)
     await stage.until(lambda: lying_in(stage, "%RETRY%readers"))
+
+
+class TestOfAnotherAccount:
+    """One that may not read the topic."""
+
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger", ResourceKind.TOPIC))
+
+    async def test_no_group_of_its_own_gets_a_copy(self, stage: Stage, room: SendBackHandler) -> None:
+        first = await sent(stage)
+        stranger = Caller(room)
+        stranger.context.principal = Principal("stranger")
+        refused = await stranger.ask(
+            BACK, back(first.commit_offset, delayLevel=-1, bname=stage.broker.name, originTopic="mine")
+        )
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert await lying_in(stage, "%DLQ%readers") == []
+
+    async def test_who_may_read_it_sends_it_back(self, stage: Stage, room: SendBackHandler) -> None:
+        first = await sent(stage)
+        await Caller(room).ok(BACK, back(first.commit_offset, delayLevel=-1, bname=stage.broker.name))
+        (message,) = await lying_in(stage, "%DLQ%readers")
+        assert message.body == b"body"
 
 
 @pytest.mark.parametrize("more", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerBusy, BrokerUnavailable
+from popgate.kinds import Principal
 from popgate.model import Queue, TopicConfig
 from popgate.naming import retry_topic
 from popgate.wire.bodies.consumer_info import encode_offsets
@@ -19,8 +21,10 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.json_syntax import fastjson
 from popgate.wire.messages.hosts import host_text
+from processors.policies.rate import PerClient
+from processors.policies.registry import Policies
 from protocols.remoting.mapped.offsets import END, VIRTUAL, Held, is_virtual
-from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Refusing, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,
     GROUP,
@@ -55,6 +59,24 @@ async def test_a_group_is_mapped_when_a_concurrent_member_pulls(stage: Stage, do
     await member.query()
     await member.pull(0, wait=False)
     await door.until_mapped()
+
+
+class TestOfAnotherAccount:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger"))
+
+    async def test_who_may_not_pop_says_nothing_of_a_member(
+        self, stage: Stage, door: Door, member: Member
+    ) -> None:
+        stranger = Member(door, FakePeer("10.1.1.2:2"), member.client_id)
+        stranger.context.principal = Principal("stranger")
+        stranger.peer.client_id = member.client_id
+        pop = {"consumerGroup": GROUP, "topic": TOPIC, "maxMsgNums": 1, "invisibleTime": 60_000}
+        refused = await stranger.ask(RequestCode.POP_MESSAGE, {**pop, "pollTime": 0})
+        assert refused.code == ResponseCode.NO_PERMISSION
+        await stage.processor.mapped_groups.judge(Context(), GROUP)
+        assert stage.processor.mapped_groups.is_mapped(GROUP)
 
 
 async def test_who_pulls_for_long_without_a_lock_is_concurrent(stage: Stage, door: Door) -> None:
@@ -541,6 +563,29 @@ class TestRenewing:
         await member.update(one.offset + 1)
         assert await done(stage) == 0
 
+    async def test_a_try_again_is_for_what_was_not_renewed(
+        self, stage: Stage, member: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await send(stage, *[b"x"] * 32)
+        taken = await member.take()
+        change, left = stage.broker.change_invisible, 0
+
+        async def few(*given: Any, **how: Any) -> str:
+            nonlocal left
+            if not left:
+                raise BrokerBusy("it takes four in a second")
+            left -= 1
+            return await change(*given, **how)
+
+        monkeypatch.setattr(stage.broker, "change_invisible", few)
+        other = await member.door.member(2, proven=False)
+        for _ in range(62):
+            left = 4
+            await stage.pass_s(1)
+            await stage.until(lambda: not member.door.mapped._renewing._tasks)
+            await member.update(taken[0].offset)
+        assert (await other.pull(await other.query(), wait=False)).code == NOTHING
+
     async def test_not_for_ever(self, stage: Stage, member: Member) -> None:
         await send(stage, b"one")
         (one,) = await member.take()
@@ -553,6 +598,24 @@ class TestRenewing:
         waiting = await other.start(await other.query())
         await stage.until(waiting.done)
         assert bodies(records(waiting.result())) == [b"one"]
+
+
+class TestOfALimitedClient:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(rate=PerClient(rate=0.2, burst=20))
+
+    async def test_what_the_gateway_renews_is_no_request_of_the_client(
+        self, stage: Stage, member: Member
+    ) -> None:
+        await send(stage, *[b"x"] * 32)
+        taken = await member.take()
+        other = await member.door.member(2, proven=False)
+        for _ in range(13):
+            await stage.pass_s(5)
+            await stage.until(lambda: not member.door.mapped._renewing._tasks)
+            await member.update(taken[0].offset)
+        assert (await other.pull(await other.query(), wait=False)).code == NOTHING
 
 
 class TestWindow:
@@ -729,7 +792,7 @@ class TestTrouble:
         async def refuse(*_: object) -> str:
             raise BrokerUnavailable("away")
 
-        monkeypatch.setattr(stage.processor, "change_invisible", refuse)
+        monkeypatch.setattr(stage.processor.settlement, "renew", refuse)
         for _ in range(70):
             await stage.pass_s(1)
             await member.update(0)

@@ -11,6 +11,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.ids.message_id import make_message_id
+from popgate.kinds import Principal, ResourceKind
 from popgate.model import FilterKind, Message, QueueOffsets, StartFrom
 from popgate.wire.bodies.consumer_info import decode_offsets
 from popgate.wire.bodies.heartbeats import (
@@ -25,10 +26,11 @@ from popgate.wire.bodies.heartbeats import (
 from popgate.wire.bodies.small_bodies import MessageQueue
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.clients.client_registry import ClientKind
+from processors.policies.registry import Policies
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members
 from tests.unit.processors.conftest import FakeClient
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Refusing, Stage
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 CONSUMERS, PRODUCERS = RequestCode.GET_CONSUMER_CONNECTION_LIST, RequestCode.GET_PRODUCER_CONNECTION_LIST
@@ -173,6 +175,18 @@ async def test_the_connections_of_producers(house: House) -> None:
     assert {one.client_id for one in decode_producer_connections(answer.body)} == {"c@1", "c@2"}
     refused = await house.tool.ask(PRODUCERS, {"producerGroup": "strangers", "topic": "orders"})
     assert refused.code == ResponseCode.SYSTEM_ERROR
+
+
+class TestOfAnAccountThatMayNotLook:
+    @pytest.fixture
+    def policies(self) -> Policies:
+        return Policies(authorizer=Refusing("stranger", ResourceKind.CLUSTER))
+
+    async def test_it_is_told_of_no_producers(self, house: House) -> None:
+        await house.join(1)
+        house.tool.context.principal = Principal("stranger")
+        refused = await house.tool.ask(PRODUCERS, {"producerGroup": "makers", "topic": "orders"})
+        assert refused.code == ResponseCode.NO_PERMISSION
 
 
 async def filled(stage: Stage, *, queues: int = 2, each: int = 5) -> None:
