@@ -11,7 +11,7 @@ from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, TopicNotFound, Unsupported
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
-from popgate.naming import check_group, check_topic, retry_topic
+from popgate.naming import check_group, check_topic, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from processors.core import ProcessorCore
 from processors.observer import Latest, Watch
 from processors.produce.message_checks import check_message, finish_message
@@ -37,6 +37,7 @@ class ClassicRequests:
         self._observer = core.observer
         self._admit, self._permit, self._permits_all = core.admit, core.permit, core.permits_all
         self._routing = core.routing
+        self._by_place = core.broker.capability(FindsByPlace)
         self._leases = core.broker.capability(LeasesQueues)
         self._carries_replies = core.broker.capability(CarriesReplies)
         self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
@@ -52,7 +53,8 @@ class ClassicRequests:
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Have a pulled message come again, or be a dead letter: `brokers.port.Store.send_back`.
 
-        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest, Forbidden.
+        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest, Forbidden (the caller
+        may not read its topic).
         """
         with self._watch_send_back:
             group = check_group(request.group)
@@ -73,9 +75,10 @@ class ClassicRequests:
 
         Raises Forbidden, NotFound.
         """
-        by_place = self._broker.capability(FindsByPlace)
-        if by_place is not None:
-            message = await by_place.at_place(context, request.broker, request.commit_offset)
+        if self._by_place is None:
+            return
+        message = await self._by_place.at_place(context, request.broker, request.commit_offset)
+        if not _is_retry_of(request.group, message.topic):
             self._permit(context, Action.SUBSCRIBE, topic=message.topic)
 
     async def lock(
@@ -180,6 +183,13 @@ class ClassicRequests:
             raise BadRequest("a lock needs the id of its client")
         if len(queues) > _MOST_QUEUES:
             raise BadRequest(f"{len(queues)} queues are named, the limit is {_MOST_QUEUES}")
+
+
+def _is_retry_of(group: str, topic: str) -> bool:
+    """Whether a group made the topic of what it failed at: whoever may read as the group may read that."""
+    return topic == retry_topic(group) or topic.startswith(
+        (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
+    )
 
 
 def _nobody_waits(_client_id: str, _message: StoredMessage) -> bool:
