@@ -367,10 +367,10 @@ class MessagingProcessor:
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
         """The client ends: remove it, and free what it held where that is safe. Returns it, if known.
 
-        `group`: the group that it names. Raises IllegalGroup, and BadRequest if it is in another group.
+        `group`: the group that it names. Raises IllegalGroup, Forbidden, and BadRequest if it is in another.
         """
         handle = self.clients.get(context.client_id)
-        check_goodbye(handle, group)
+        check_goodbye(self._core.permit, context, handle, group)
         if handle is not None:
             self.auto_renewal.seen(context)
             self.clients.unregister(context.client_id)

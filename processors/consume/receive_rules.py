@@ -5,11 +5,13 @@ Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, shown
 from popgate.filters.compiled import compile_filter
+from popgate.kinds import Action
 from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients.client_registry import ClientHandle
@@ -127,8 +129,18 @@ def is_rust(context: Context) -> bool:
     return context.language.upper() == "RUST"
 
 
-def check_goodbye(client: ClientHandle | None, group: str) -> None:
-    """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own."""
+def check_goodbye(
+    permit: Callable[..., None], context: Context, client: ClientHandle | None, group: str
+) -> None:
+    """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own.
+
+    Raises Forbidden for an account that may not be that client: its id is only what the request says.
+    """
+    if client is not None and client.group:
+        permit(context, Action.SUBSCRIBE, group=client.group)
+    elif client is not None:
+        for topic in client.topics:
+            permit(context, Action.PUBLISH, topic=topic)
     if not group or (client is not None and not client.group):
         return
     check_group(group)

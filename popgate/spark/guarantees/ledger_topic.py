@@ -137,9 +137,14 @@ class LedgerTopic:
         at = begin
         while at < end:
             answer = client.pull(queue, at, most=_PULL, timeout_s=self._options.timeout_s)
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
+            if answer.code == ResponseCode.PULL_NOT_FOUND or (
+                # So a slave says it, where no gateway stands before it.
+                answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.next_offset == at
+            ):
                 # It ends there or beyond: this replica has not heard of it yet.
                 if time.monotonic() >= end_s:
+                    # A slave that stands in for its master may lack it: without a master nobody knows.
+                    client.maximums([queue], of_masters=True)
                     raise self.wrong(
                         f"nothing is at offset {at}, though it ended at {end}: was it made anew?"
                     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import (
     BadRequest,
     BrokerBusy,
@@ -23,6 +23,7 @@ from popgate.errors import (
     TooManyRequests,
     TopicNotFound,
 )
+from popgate.kinds import Action, Resource
 from popgate.model import (
     EndTransaction,
     GroupConfig,
@@ -541,6 +542,28 @@ async def test_silent_clients_are_forgotten_while_it_runs(
 
 async def test_good_bye_of_a_stranger_is_no_error(processor: MessagingProcessor, context: Context) -> None:
     assert processor.goodbye(context) is None
+
+
+class Owners:
+    """An `Authorizer` that lets an account use what bears its name alone."""
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return resource.name.startswith(context.principal.name)
+
+
+@pytest.mark.parametrize("group", ["", "anna-readers"])
+async def test_good_bye_is_not_taken_from_another_account(
+    make_processor: Make, make_client: Any, context: Context, group: str
+) -> None:
+    """A client id is only what a request says, and what its client holds is renewed while it is there."""
+    processor = make_processor(policies=Policies(authorizer=Owners()))
+    client = make_client(context.client_id, group=group, topics=frozenset({"anna-orders"}))
+    processor.clients.register(client)
+    with pytest.raises(Forbidden):
+        processor.goodbye(replace(context, principal=Principal("bert"), peer="10.9.9.9:1"))
+    assert processor.clients.get(context.client_id) is client
+    assert processor.goodbye(replace(context, principal=Principal("anna"))) is client
+    assert processor.clients.get(context.client_id) is None
 
 
 async def test_the_settings_of_a_group_are_those_of_the_broker(

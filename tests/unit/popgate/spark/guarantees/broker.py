@@ -264,8 +264,12 @@ class Client:
     def pull(self, queue: QueuePlace, offset: int, *, most: int, **_: Any) -> PullAnswer:
         self._ask("pull", (queue, offset))
         held = self._broker.queues[queue]
+        held = held[: len(held) - self._broker.lacking.get(queue, 0)]
         there = [at for at in range(offset, len(held)) if held[at] is not None][:most]
         bounds = Bounds(self._broker.minimums.get(queue, 0), len(held))
+        if not there and offset > len(held) and queue in self._broker.lacking:
+            # As a slave of RocketMQ.
+            return PullAnswer(ResponseCode.PULL_RETRY_IMMEDIATELY, offset, bounds, b"")
         if not there:
             return PullAnswer(ResponseCode.PULL_NOT_FOUND, offset, bounds, b"")
         body = b"".join(self._record(queue, at) for at in there)

@@ -337,6 +337,28 @@ def test_a_ledger_may_show_its_end_late() -> None:
     assert broker.rests == [0.1] * 3
 
 
+@pytest.mark.parametrize("lacking", [1, 300])
+def test_what_a_slave_lacks_is_waited_for_while_its_master_is_away(lacking: int) -> None:
+    """The master is lost just after it told where the ledger ends."""
+    broker = Broker()
+    ledger = broker.ledger(broker.options(sendTimeoutMs="100"))
+    ledger.finish(ledger.open(), "q", 4, 1, 1)
+    for _ in range(lacking):
+        broker.ledger(broker.options(sinkId="other")).open()
+    lost: list[str] = []
+
+    def lose(name: str, _told: Any) -> None:
+        if name == "pull" and not lost:
+            lost.append(name)
+            broker.lacking[QUEUE] = lacking
+        elif name == "connect":
+            broker.lacking.clear()
+
+    broker.before = lose
+    assert ledger.open().batch == 4
+    assert lost
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_opening_that_another_one_came_before_is_made_anew(fails: bool) -> None:
     broker = Broker(out=1)
