@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError, IllegalReceipt
@@ -19,6 +20,9 @@ from processors.limits import Limits
 from processors.members.broadcast import BroadcastGroups
 from processors.observer import Watch
 from processors.requests import NOTHING_SAID, LastSettled, Said
+
+_TROUBLES: Final = BrokerUnavailable, BrokerTimeout
+"""After these an acknowledgement is tried again."""
 
 
 class Settlement:
@@ -159,10 +163,14 @@ class Settlement:
             try:
                 try:
                     results = await self._broker.ack(context, topic, reader, claim.handles)
+                    if results.count(None) < len(results):
+                        trouble = _first_trouble(results)
                 except (BrokerUnavailable, BrokerTimeout) as error:
                     trouble = error
-                if results is None and trouble is not None:
-                    results = await self._insist_on_ack(trouble, context, topic, reader, claim.handles)
+                if trouble is not None:
+                    results = await self._insist_on_ack(
+                        trouble, context, topic, reader, claim.handles, results
+                    )
             finally:
                 trouble = None  # its traceback has this frame
                 self._renewing.settled(topic, reader, claim, results)
@@ -187,17 +195,39 @@ class Settlement:
         topic: str,
         reader: str,
         handles: Sequence[str],
+        results: Sequence[GatewayError | None] | None,
     ) -> list[GatewayError | None]:
-        """What was consumed should not come again because the store was in trouble for a moment."""
-        return await insist(
-            lambda: self._broker.ack(context, topic, reader, handles),
-            error,
-            context,
-            clock=self._clock,
-            backoff=self._policies.backoff,
-            budget_s=self._limits.ack_retry_s,
-            failed=lambda fault: self._observer.failed("ack_try", fault),
-        )
+        """What was consumed should not come again because the store was in trouble for a moment.
+
+        `results`: of the first try, None if it failed as a whole. What is done, or refused for good, is not
+        asked again. Raises the last error if it is that of all.
+        """
+        outcomes: list[GatewayError | None] = [*results] if results is not None else [error] * len(handles)
+
+        async def again() -> list[GatewayError | None]:
+            left = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, _TROUBLES)]
+            answers = await self._broker.ack(context, topic, reader, [handles[at] for at in left])
+            for at, answer in zip(left, answers, strict=True):
+                outcomes[at] = answer
+            trouble = _first_trouble(answers)
+            if trouble is not None:
+                raise trouble
+            return outcomes
+
+        try:
+            return await insist(
+                again,
+                error,
+                context,
+                clock=self._clock,
+                backoff=self._policies.backoff,
+                budget_s=self._limits.ack_retry_s,
+                failed=lambda fault: self._observer.failed("ack_try", fault),
+            )
+        except _TROUBLES:
+            if len({type(outcome) for outcome in outcomes}) == 1:
+                raise
+            return outcomes
 
     async def change_invisible(
         self,
@@ -300,6 +330,17 @@ class Settlement:
         attempt = self._renewing.attempt_of(topic, group, receipt)
         config = await self._routing.settings(told_group(group))
         return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
+
+
+def _first_trouble(results: Sequence[GatewayError | None]) -> BrokerUnavailable | BrokerTimeout | None:
+    """Why one of these may be tried again; None: there is none.
+
+    Not the result itself: what is raised keeps frames, and those would keep all results.
+    """
+    for result in results:
+        if isinstance(result, _TROUBLES):
+            return type(result)(result.sentence)
+    return None
 
 
 def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
