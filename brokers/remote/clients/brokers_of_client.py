@@ -14,15 +14,21 @@ _MOST_LOOKED_UP = 16
 
 
 async def addresses_of(
-    client: ConnectedClient, brokers: Sequence[BrokerData], routes: Routes
+    client: ConnectedClient, brokers: Sequence[BrokerData], routes: Routes, registered: frozenset[str]
 ) -> frozenset[str]:
-    """The masters of these clusters, of all where nothing is known of its topics."""
+    """The masters of these clusters, of all where nothing is known of its topics.
+
+    And those at which it is `registered`: one that hears no more of a client closes the connection after
+    120 s, and every request on it is lost (`brokers.remote.clients.departures`).
+    """
     clusters = {broker.cluster for broker in brokers}
     topics = client.topics or client.subscriptions
     if len(clusters) > 1 and topics:
         clusters = await _clusters_of(topics, routes) or clusters
-    masters = (routes.master(broker.name) for broker in brokers if broker.cluster in clusters)
-    return frozenset(address for address in masters if address is not None)
+    masters = ((routes.master(broker.name), broker.cluster in clusters) for broker in brokers)
+    return frozenset(
+        address for address, wanted in masters if address is not None and (wanted or address in registered)
+    )
 
 
 async def _clusters_of(topics: Iterable[str], routes: Routes) -> set[str]:

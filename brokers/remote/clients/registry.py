@@ -303,7 +303,7 @@ class ClientRegistry:
                 self._make_dirty(key, known)  # it changed while others were told of
             known.due = self._clock.monotonic() + self._settings.client_heartbeat_s
             self._due.append((known.due, key))
-            known.told = await addresses_of(known.client, brokers, self._routes)
+            known.told = await addresses_of(known.client, brokers, self._routes, known.told)
             for address in known.told:
                 for link in known.bodies:
                     if self._links.is_open(address, link):

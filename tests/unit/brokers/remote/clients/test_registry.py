@@ -472,6 +472,30 @@ async def test_clients_are_told_to_the_clusters_of_their_topics(
         await near.until(lambda: known(near) == {("near", "T"), ("unknown", "missing")})
 
 
+async def test_a_cluster_that_was_told_of_a_client_hears_of_it_until_it_leaves(
+    asking_cluster: Cluster, make_broker: Any, masters: dict[str, ScriptedPeer], clock: MovableClock
+) -> None:
+    """A broker closes the connection of a client that falls silent, and others ask over it, too."""
+    servers, near = asking_cluster[0], masters["broker-a"]
+    async with ScriptedPeer() as far:
+        far.on(GOODBYE, lambda request: request.answer(0))
+        servers.add_broker("far", far.address, cluster="Other")
+        register = await make_broker()
+        register.client_is_here(producer("p", "later"))
+        for master in (near, far):
+            await master.until(lambda: known(master) == {("p", "later")})  # noqa: B023
+        servers.add_topic("later", "broker-a")
+        for _ in range(2):
+            before = len(beats(near)), len(beats(far))
+            await until(
+                lambda: len(beats(near)) > before[0],  # noqa: B023
+                turn=lambda: clock.advance(1.0),
+            )
+            await far.until(lambda: len(beats(far)) > before[1])  # noqa: B023
+        register.client_left("p")
+        await far.until(lambda: bool(far.of(GOODBYE)))
+
+
 async def test_a_half_message_of_nobody_known_makes_the_gateway_a_producer(
     register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock
 ) -> None:
