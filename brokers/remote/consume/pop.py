@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Final
 
 from brokers.remote.access.cluster_access import ClusterAccess
@@ -43,6 +44,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
 _MOST_WAITING: Final = 65_536
+_LONGEST_ATTEMPT_ID: Final = 255
 _NO_ANSWER: Final = BrokerUnavailable, BrokerBusy, BrokerTimeout
 _REFUSED: Final = GroupNotFound, Forbidden
 _LOOKS: Final = 3
@@ -275,7 +277,7 @@ class Popper:
             "order": "true" if request.ordered else "false",
         }
         if request.ordered and request.attempt_id:
-            fields["attemptId"] = request.attempt_id.encode("utf-8", "backslashreplace").decode()
+            fields["attemptId"] = _attempt_of(request.attempt_id)
         return fields
 
     def read_pop(
@@ -348,6 +350,14 @@ class Popper:
         if answer.fields.get("pollingFull") == "true":
             raise TooManyRequests(f"broker {broker} has no room for those who wait", known_as="polling full")
         return answer.fields.get("hasMsg") == "true"
+
+
+def _attempt_of(attempt_id: str) -> str:
+    """As a broker is told it: it keeps it with each queue of a group, and writes it down again and again."""
+    text = attempt_id.encode("utf-8", "backslashreplace")
+    if len(text) <= _LONGEST_ATTEMPT_ID:
+        return text.decode()
+    return blake2b(text, digest_size=32).hexdigest()
 
 
 def _check_topic(topic: str, group: str) -> None:

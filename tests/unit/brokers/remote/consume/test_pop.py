@@ -772,6 +772,18 @@ async def test_a_repeated_receive_in_the_millisecond_of_the_first_is_not_given_b
     assert await broker.ack(CONTEXT, "T", "G", [got[0].receipt]) == [None]
 
 
+async def test_a_very_long_attempt_id_is_told_as_a_short_one(broker, shelves, request_of):
+    """A broker keeps it for each queue, and writes it to its disk every few seconds."""
+    shelves.config["consumeMessageOrderly"] = True
+    names = ["a" * 255, "b" * 100_000, "b" * 100_000, "b" * 99_999 + "c"]
+    for name in names:
+        await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=True, attempt_id=name))
+    told = [request.fields["attemptId"] for request in shelves.asked(RequestCode.POP_MESSAGE)]
+    assert told[0] == names[0]
+    assert all(len(one) == 64 for one in told[1:])
+    assert told[1] == told[2] != told[3]
+
+
 async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):
     shelves.config["consumeMessageOrderly"] = True
     for attempt_id in ("\udcff", "\x00", "x" * 10_000):
