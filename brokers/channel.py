@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from brokers.channel_settings import ChannelSettings
 from brokers.keepalive import keep_alive
+from popgate.answers import AnswerTooLarge
 from popgate.clock import Clock, Timer
 from popgate.errors import (
     BadRequest,
@@ -81,7 +82,8 @@ class Channel(WireDriver[RemotingWire, Command]):
         on_late: Callable[[Channel, Command], None] | None = None,
         first_frame_bytes: int | None = None,
     ) -> None:
-        super().__init__(RemotingWire(max_frame=first_frame_bytes or settings.max_frame_bytes), loop)
+        most = first_frame_bytes or settings.max_frame_bytes
+        super().__init__(RemotingWire(max_frame=most, skips=first_frame_bytes is None), loop)
         self.name = name
         self.open = False
         self.over = False
@@ -137,7 +139,7 @@ class Channel(WireDriver[RemotingWire, Command]):
 
     def trust(self) -> None:
         """It is proved who the other side is: from the next read on its frames may have their full size."""
-        self.wire = RemotingWire(max_frame=self._settings.max_frame_bytes)
+        self.wire = RemotingWire(max_frame=self._settings.max_frame_bytes, skips=True)
 
     def ask(
         self,
@@ -274,6 +276,8 @@ class Channel(WireDriver[RemotingWire, Command]):
                 self.late += event.opaque != self._probe_opaque
                 if self._on_late is not None:
                     self._on_late(self, event)
+            elif event.skipped:
+                request.future.set_exception(AnswerTooLarge(self.name, request.code, event))
             else:
                 request.future.set_result(event)
             self.good = self.good or event.code != ResponseCode.GO_AWAY

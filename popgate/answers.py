@@ -18,7 +18,7 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode, request_name
 from popgate.wire.frames.remoting import Command
 
 _LONGEST_REMARK = 240
@@ -32,6 +32,18 @@ class BrokerFailed(GatewayError):
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+class AnswerTooLarge(GatewayError):
+    """An answer of which only the header was read, `answer`: what was asked for is done."""
+
+    fault = Fault.INTERNAL
+
+    def __init__(self, name: str, code: int, answer: Command) -> None:
+        super().__init__(
+            f"{name} answered {request_name(code)} with {answer.skipped} bytes, which are too many to be read"
+        )
+        self.answer = answer
 
 
 def error_of(command: Command, *, broker: str = "", topic: str = "", group: str = "") -> GatewayError:

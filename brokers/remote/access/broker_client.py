@@ -134,7 +134,8 @@ class BrokerClient:
         def answered(done: asyncio.Future[Command]) -> None:
             answer = _outcome(done)
             if isinstance(answer, Exception):
-                clusters.suspect(broker)
+                if isinstance(answer, (BrokerUnavailable, BrokerTimeout)):
+                    clusters.suspect(broker)
             elif answer.code == ResponseCode.GO_AWAY:
                 again()
                 return

@@ -18,7 +18,7 @@ from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
 from brokers.remote.consume.pop_hints import PopHints, UnservedGroups
-from brokers.remote.consume.pop_response import read_popped
+from brokers.remote.consume.pop_response import read_popped, receipts_told
 from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
 from brokers.remote.settle.deliveries import Deliveries, may_be_popped
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
@@ -48,6 +48,8 @@ _LONGEST_ATTEMPT_ID: Final = 255
 _NO_ANSWER: Final = BrokerUnavailable, BrokerBusy, BrokerTimeout
 _REFUSED: Final = GroupNotFound, Forbidden
 _LOOKS: Final = 3
+_BESIDE_BODIES: Final = 2 * 1024 * 1024
+"""Of an answer: 32 headers of messages, with the longest properties that there can be."""
 _FROM_FIRST, _FROM_LAST = "0", "1"
 """Where a broker begins with a queue in which the group has no position: it decides at its first pop of the
 queue, for all gateways (4.3, 4). From the last: with the first message while that is still in the memory of
@@ -59,6 +61,10 @@ _EMPTY: Final = frozenset(
 
 class _TooOld(BrokerBusy):
     """The broker processed a pop too late, and did not look for messages."""
+
+
+class _TooMuch(BrokerBusy):
+    """The broker popped more than fits into one of its answers."""
 
 
 class Popper:
@@ -242,15 +248,16 @@ class Popper:
         max_bytes = request.max_bytes
         if allowance is not None:
             max_bytes = min(max_bytes, allowance.room())
-        asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
-        size = self._recent.size_of(request.topic)
-        if asks * size > max_bytes:
-            asks = max(int(max_bytes // size), 1)
+        room = min(max_bytes, self._settings.max_frame_bytes - _BESIDE_BODIES)
         for look in range(_LOOKS):
+            asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
+            size = self._recent.size_of(request.topic)
+            if asks * size > room:
+                asks = max(int(room // size), 1)
             try:
                 taken = await self._pop_batcher.take(want, broker, asks, max_bytes, size=size)
                 break
-            except _TooOld:
+            except (_TooOld, _TooMuch):
                 if look == _LOOKS - 1:
                     raise
         if taken and allowance is not None:
@@ -305,6 +312,19 @@ class Popper:
             size = sum([len(message.body) for message in messages])
             self._recent.sized(request.topic, size / len(messages))
         return messages, max(info.rest, 0)
+
+    def too_large(self, want: PopAttempt, broker: str, answer: Command, asks: int) -> GatewayError:
+        """A broker reads from each queue at least one message, however large all of them are together."""
+        why = f"what broker {broker} popped has {answer.skipped} bytes, and cannot be read"
+        try:
+            receipts = receipts_told(answer, broker, want.request.topic)
+        except PeerWireError as error:
+            return BrokerUnavailable(f"{why}: {error}")
+        self._recent.too_large(want.request.topic, answer.skipped / max(len(receipts), 1))
+        if asks > 1:
+            self._filter.return_unread(want, receipts)
+        # Else it would come at once, and again and again.
+        return _TooMuch(why)
 
     def return_popped(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         self._filter.return_popped_messages(want, messages)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from brokers.remote.access.broker_client import BrokerClient
 from brokers.remote.consume.pop_filter import PopAttempt
+from popgate.answers import AnswerTooLarge
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage
@@ -100,6 +101,10 @@ class PopReader(Protocol):
 
     def suspect(self, broker: str) -> None:
         """It did not answer in time."""
+        ...
+
+    def too_large(self, want: PopAttempt, broker: str, answer: Command, asks: int) -> GatewayError:
+        """Messages of which only the header could be read; what callers are told."""
         ...
 
 
@@ -221,7 +226,7 @@ class PopBatcher:
 
     def _send(self, batch: Batch) -> None:
         answers = self._answers
-        asks = sum([taker.asks for taker in batch.takers])
+        asks = batch.asks = sum([taker.asks for taker in batch.takers])
         batch.asked = self._clock.monotonic()
         self._under_way[batch] = None
         if self._timer is None:
@@ -242,7 +247,9 @@ class PopBatcher:
     def _answered(self, batch: Batch, answer: Command | Exception) -> None:
         self._under_way.pop(batch, None)
         self._late.discard(batch)
-        if isinstance(answer, Exception):
+        if isinstance(answer, AnswerTooLarge):
+            self._failed(batch, self._answers.too_large(batch.want, batch.broker, answer.answer, batch.asks))
+        elif isinstance(answer, Exception):
             self._failed(batch, answer)
         else:
             try:

@@ -15,7 +15,7 @@ from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import SUSPENDS_FROM, Deliveries
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.ids.receipt import parse_receipt
+from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig, Pop, StoredMessage
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.remoting import Command
@@ -119,6 +119,12 @@ class PopFilter(ReportsDeadLetters):
         for message in messages:
             handle = message.receipt
             freeing = self._deliveries.free(topic, group, handle, parse_receipt(handle))
+            self._deliveries.in_background(freeing)
+
+    def return_unread(self, want: PopAttempt, receipts: Sequence[Receipt]) -> None:
+        self.given_back += len(receipts)
+        for receipt in receipts:
+            freeing = self._deliveries.free(want.request.topic, want.request.group, receipt.encode(), receipt)
             self._deliveries.in_background(freeing)
 
     def _finish_quietly(self, topic: str, group: str, handle: str) -> None:

@@ -84,6 +84,11 @@ class PopHints:
         mean = size if known is None else known + (size - known) * _WEIGHT
         self._sizes[topic] = max(mean, 1.0)
 
+    def too_large(self, topic: str, size: float) -> None:
+        """So large were messages of which there were too many in an answer."""
+        self.sized(topic, size)
+        self._sizes[topic] = max(self._sizes[topic], size)
+
 
 class UnservedGroups:
     """Groups that a broker refuses to serve, though it may have messages for them: those messages wait.

@@ -106,6 +106,27 @@ def read_popped(
     return info, messages
 
 
+def receipts_told(answer: Command, broker: str, topic: str) -> list[Receipt]:
+    """The handles of messages of which the body of the answer was not read. Raises PeerWireError."""
+    info = parse_pop_info(answer.fields)
+    _check(info, broker)
+    retries = topic.startswith(RETRY_PREFIX)
+    return [
+        Receipt(
+            info.starts.get((kind, queue_id), offset),
+            info.pop_ms,
+            info.invisible_ms,
+            info.revive_queue,
+            OF_TOPIC if retries else kind,
+            broker,
+            queue_id,
+            offset,
+        )
+        for (kind, queue_id), offsets in info.offsets.items()
+        for offset in offsets
+    ]
+
+
 def _check(info: PopInfo, broker: str) -> None:
     """Raises PeerWireError where handles made of this would be unusable."""
     if not (0 < info.pop_ms < _LARGEST and 0 <= info.invisible_ms < _LARGEST and info.revive_queue >= 0):

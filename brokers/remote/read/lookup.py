@@ -12,7 +12,7 @@ from brokers.capabilities import FindsByPlace
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each, worst
 from brokers.remote.read.pull import stored
-from popgate.answers import error_of
+from popgate.answers import AnswerTooLarge, error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, PeerWireError, shown
 from popgate.ids.message_id import decode_offset_message_id
@@ -107,9 +107,7 @@ class MessageLookup(FindsByPlace):
         """What the brokers that answer have, newest first. Raises when none of them answers."""
 
         async def ask(broker: str) -> list[StoredMessage]:
-            answer = await self._access.read_from(
-                broker, RequestCode.QUERY_MESSAGE, {"topic": topic, **fields}, context=context
-            )
+            answer = await self._asked(context, broker, {"topic": topic, **fields})
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             if answer.code != ResponseCode.SUCCESS:
@@ -125,6 +123,20 @@ class MessageLookup(FindsByPlace):
             raise worst(failures)
         by_place = {_place(message): message for messages in by_broker.values() for message in messages}
         return sorted(by_place.values(), key=lambda message: (message.store_ms, message.offset), reverse=True)
+
+    async def _asked(self, context: Context, broker: str, fields: dict[str, str]) -> Command:
+        """The answer to a query: for fewer messages where all of them are too large to be read."""
+        most = int(fields["maxNum"])
+        while True:
+            try:
+                return await self._access.read_from(
+                    broker, RequestCode.QUERY_MESSAGE, {**fields, "maxNum": str(most)}, context=context
+                )
+            except AnswerTooLarge as error:
+                if most == 1:
+                    raise
+                room = self._access.settings.max_frame_bytes
+                most = max(min(most * room // error.answer.skipped, most - 1), 1)
 
     async def _find_place(self, context: Context, topic: str, message_id: str) -> StoredMessage | None:
         """The message that an offset message id names, if its host is one of this cluster."""

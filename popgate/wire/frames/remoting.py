@@ -28,6 +28,8 @@ V5_3_1: Final = 475
 """Clients above this version understand the answer GO_AWAY."""
 LARGEST_FRAME: Final = 16 * 1024 * 1024
 """Bytes behind the first length, the limit of RocketMQ."""
+_LARGEST_SKIPPED: Final = 320 * 1024 * 1024
+"""More than the most messages of one answer, 64, have with 4 MiB each; less than what begins as TLS does."""
 _TLS: Final = int.from_bytes(TLS_FIRST, "big")
 IS_RESPONSE: Final = 1
 IS_ONEWAY: Final = 2
@@ -46,7 +48,7 @@ def names_brokers(version: int) -> bool:
 class Command:
     """A request or an answer. `code` of a request is a RequestCode, of an answer a ResponseCode.
 
-    `fields` None: an empty dict of its own.
+    `fields` None: an empty dict of its own. `skipped`: bytes of a body that was too large to be read.
     """
 
     code: int
@@ -58,6 +60,7 @@ class Command:
     language: str
     version: int
     serialization: Serialization
+    skipped: int
 
     # Written out, because mypyc does not compile what a dataclass makes: a request has at least four.
     def __init__(
@@ -71,6 +74,7 @@ class Command:
         language: str = "PYTHON",
         version: int = VERSION,
         serialization: Serialization = Serialization.JSON,
+        skipped: int = 0,
     ) -> None:
         self.code = code
         self.opaque = opaque
@@ -81,6 +85,7 @@ class Command:
         self.language = language
         self.version = version
         self.serialization = serialization
+        self.skipped = skipped
 
     @property
     def is_response(self) -> bool:
@@ -133,15 +138,19 @@ class TlsSpoken(PeerWireError):
 class RemotingWire:
     """One side of a connection; a `Wire` of `Command` events.
 
-    A frame above `max_frame` bytes is refused as soon as its length is known. After an error the
+    A frame above `max_frame` bytes is refused as soon as its length is known; with `skips` an answer of that
+    kind is a command without its body, which is dropped as it comes (`Command.skipped`). After an error the
     machine is dead: the same error is raised again. A protocol sniffer may check the first length of a
     connection; this machine reads nothing but remoting.
     """
 
-    __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_out", "_tail")
+    __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_most", "_out", "_skipping", "_tail")
 
-    def __init__(self, max_frame: int = LARGEST_FRAME) -> None:
+    def __init__(self, max_frame: int = LARGEST_FRAME, *, skips: bool = False) -> None:
         self._max_frame = max_frame
+        self._most = _LARGEST_SKIPPED if skips else max_frame
+        self._skipping = 0
+        """Bytes that are still to be dropped."""
         self._data = b""
         self._at = 0
         self._tail = bytearray()
@@ -155,6 +164,12 @@ class RemotingWire:
         """Raises LocalWireError for bytes after the end."""
         if self._ended:
             raise LocalWireError("bytes came after the end of the stream")
+        if self._skipping and len(data):
+            dropped = min(self._skipping, len(data))
+            self._skipping -= dropped
+            data = data[dropped:]
+            if not len(data):
+                return
         if not len(data):
             self._ended = True
         elif self._failure is not None:
@@ -178,7 +193,7 @@ class RemotingWire:
     @property
     def unfinished(self) -> int:
         """Bytes that came of a frame whose rest has not."""
-        return len(self._data) - self._at + len(self._tail)
+        return len(self._data) - self._at + len(self._tail) + self._skipping
 
     def send(self, command: Command) -> None:
         """Raises LocalWireError for what does not fit into a frame."""
@@ -196,6 +211,8 @@ class RemotingWire:
             length, serialization = word & 0xFFFFFF, word >> 24
             if not 4 + length <= size <= self._max_frame or length > LONGEST_HEADER or serialization > 1:
                 self._check(size, word)
+                if size > self._max_frame:
+                    return self._skip(size, word, there + len(self._tail))
             end = at + 4 + size
             if end <= len(data):
                 # An idle connection holds nothing of what it was sent last.
@@ -227,6 +244,8 @@ class RemotingWire:
         if len(start) == 8:
             size, word = _unpack_lengths(start)
             self._check(size, word)
+            if size > self._max_frame:
+                return self._skip(size, word, available)
             if available >= size + 4:
                 self._data, self._at = self._data[self._at :] + self._tail, 0
                 self._tail = bytearray()
@@ -234,13 +253,32 @@ class RemotingWire:
         elif len(start) >= 4:
             # Who sends four bytes only learns that they are wrong as well.
             self._check(int.from_bytes(start[:4], "big", signed=True), 0)
+        self._unfinished(available)
+        return None
+
+    def _skip(self, size: int, word: int, available: int) -> Command | None:
+        """The command of a frame that is too large to be read, as soon as its header is there."""
+        length = word & 0xFFFFFF
+        if available < 8 + length:
+            self._unfinished(available)
+            return None
+        there = self._data[self._at :] + self._tail
+        self._data, self._at, self._tail = there[size + 4 :], 0, bytearray()
+        self._skipping = max(size + 4 - available, 0)
+        code, language, version, opaque, flag, remark, fields = DECODERS[word >> 24](there[8 : 8 + length])
+        skipped = size - 4 - length
+        command = Command(code, opaque, flag, fields, b"", remark, language, version, skipped=skipped)
+        if not command.is_response:
+            raise PeerWireError(f"a request has {size} bytes, 4 to {self._max_frame} are read")
+        return command
+
+    def _unfinished(self, available: int) -> None:
         if self._ended:
             raise PeerWireError(f"the stream ended inside a frame, after {available} bytes of it")
-        return None
 
     def _check(self, size: int, word: int) -> None:
         """Refuse lengths that cannot be right, or are above the limits."""
-        if not 4 <= size <= self._max_frame:
+        if not 4 <= size <= self._most:
             if size >> 16 == _TLS:
                 raise TlsSpoken("what came is a handshake of TLS, which is not spoken here")
             raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")

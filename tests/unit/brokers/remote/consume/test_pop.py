@@ -307,6 +307,59 @@ async def test_an_allowance_is_told_what_was_taken(broker, shelves, request_of):
     assert allowance.taken == 8
 
 
+@pytest.fixture
+def large(shelves) -> list[bytes]:
+    """Has a broker answer with all that is asked for, however large: a real one looks at each queue apart."""
+    left = [record(offset, b"m" * (1 << 20)) for offset in range(6)]
+
+    def pop(request):
+        taken = left[: int(request.fields["maxMsgNums"])]
+        offsets = range(6 - len(left), 6 - len(left) + len(taken))
+        del left[: len(taken)]
+        told = {
+            "popTime": str(shelves.clock.now_ms()),
+            "invisibleTime": request.fields["invisibleTime"],
+            "reviveQid": "3",
+            "restNum": str(len(left)),
+        }
+        if taken:
+            told["startOffsetInfo"] = f"0 0 {offsets.start}"
+            told["msgOffsetInfo"] = f"0 0 {','.join(map(str, offsets))}"
+        code = ResponseCode.SUCCESS if taken else ResponseCode.POLLING_TIMEOUT
+        return request.answer(code, fields=told, body=b"".join(taken))
+
+    shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, pop)
+    return left
+
+
+async def test_more_than_fits_into_an_answer_costs_no_connection(make_broker, shelves, request_of, large):
+    broker = await make_broker(max_frame_bytes=4 << 20)
+    pops = functools.partial(shelves.asked, RequestCode.POP_MESSAGE, "broker-a")
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a")) == []
+    assert [request.fields["maxMsgNums"] for request in pops()] == ["32", "1"]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 6)
+    returned = shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert sorted(request.fields["offset"] for request in returned) == list("012345")
+    assert {(request.fields["invisibleTime"], request.fields["suspend"]) for request in returned} == {
+        ("0", "true")
+    }
+    assert {request.fields["extraInfo"].split(" ", 1)[0] for request in returned} == {"0"}
+    assert broker.figures()["connections_lost_total"] == 0
+    large += [record(offset, b"m" * (1 << 20)) for offset in range(3)]
+    assert len(await broker.pop(CONTEXT, request_of(broker="broker-a"))) == 1
+
+
+async def test_a_message_too_large_for_an_answer_is_not_asked_for_in_a_circle(
+    make_broker, shelves, request_of, large
+):
+    """It comes again when its time is over, and until then others come."""
+    broker = await make_broker(max_frame_bytes=1 << 20)
+    with pytest.raises(BrokerBusy, match="bytes, and cannot be read"):
+        await broker.pop(CONTEXT, request_of(1, broker="broker-a"))
+    assert shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+    assert broker.figures()["connections_lost_total"] == 0
+
+
 async def test_filters_are_passed_on_and_looked_at_again(broker, shelves, request_of):
     """A broker compares hashes of tags: what collides is finished for the group (protocol facts 4.8)."""
     shelves.put("broker-a", record(0, b"yes", TAGS="red"), record(1, b"no", TAGS="blue"))

@@ -7,6 +7,7 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.contract import Wire
 from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import (
+    IS_RESPONSE,
     LARGEST_FRAME,
     VERSION,
     Command,
@@ -212,6 +213,45 @@ def test_a_frame_may_be_as_large_as_the_limit() -> None:
     wire = RemotingWire(max_frame=999)
     wire.receive(frame[:4])
     with pytest.raises(PeerWireError, match="claims 1000 bytes, 4 to 999 are read"):
+        wire.next_event()
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 64, 10_000])
+def test_an_answer_above_the_limit_is_skipped_where_that_is_wanted(pieces: int) -> None:
+    before, behind = (Command(0, opaque, IS_RESPONSE, body=b"small") for opaque in (1, 3))
+    large = Command(0, 2, IS_RESPONSE, {"restNum": "4"}, b"l" * 1_000)
+    data = b"".join(map(encode_command, (before, large, behind)))
+    wire = RemotingWire(max_frame=500, skips=True)
+    told = []
+    for at in range(0, len(data), pieces):
+        wire.receive(data[at : at + pieces])
+        told += drain(wire)
+    large.body, large.skipped = b"", 1_000
+    assert told == [before, large, behind]
+    assert wire.unfinished == 0
+
+
+def test_a_request_above_the_limit_is_never_skipped() -> None:
+    wire = RemotingWire(max_frame=500, skips=True)
+    wire.receive(encode_command(Command(1, body=bytes(1_000))))
+    with pytest.raises(PeerWireError, match="a request has"):
+        wire.next_event()
+
+
+@pytest.mark.parametrize("said", ["16030100", "15030100", "48545450", "7fffffff", "00001000ff000001"])
+def test_what_is_no_answer_is_not_skipped(said: str) -> None:
+    wire = RemotingWire(max_frame=500, skips=True)
+    wire.receive(bytes.fromhex(said))
+    with pytest.raises(PeerWireError):
+        wire.next_event()
+
+
+def test_an_end_inside_an_answer_that_is_skipped_is_told() -> None:
+    wire = RemotingWire(max_frame=500, skips=True)
+    wire.receive(encode_command(Command(0, 2, IS_RESPONSE, body=bytes(1_000)))[:20])
+    assert wire.next_event() is None
+    wire.receive(b"")
+    with pytest.raises(PeerWireError, match="ended inside a frame"):
         wire.next_event()
 
 
