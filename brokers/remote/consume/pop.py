@@ -261,7 +261,7 @@ class Popper:
                 if look == _LOOKS - 1:
                     raise
         if taken and allowance is not None:
-            allowance.add(sum([len(message.body) for message in taken]))
+            return self._filter.within(want, taken, allowance)
         return taken
 
     # -- what `PopBatcher` asks for ------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Final
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import SUSPENDS_FROM, Deliveries
-from popgate.context import Context
-from popgate.errors import GatewayError
+from popgate.context import Allowance, Context
+from popgate.errors import GatewayError, TooManyRequests
 from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig, Pop, StoredMessage
 from popgate.wire.bodies.routes import TopicRoute
@@ -106,6 +106,29 @@ class PopFilter(ReportsDeadLetters):
                     self._deliveries.returns.delivered(message.receipt, request.group, name)
             passing.append(message)
         return passing
+
+    def within(
+        self, want: PopAttempt, taken: list[StoredMessage], allowance: Allowance
+    ) -> list[StoredMessage]:
+        """What there is still room for: others may have taken meanwhile what was free when it was asked for.
+
+        It is told that these are held; the others are returned. Raises TooManyRequests.
+        """
+        size = sum([len(message.body) for message in taken])
+        try:
+            room = allowance.room()
+        except TooManyRequests:
+            self.return_popped_messages(want, taken)
+            raise
+        if size > room:
+            kept, size = 1, len(taken[0].body)
+            while kept < len(taken) and size + len(taken[kept].body) <= room:
+                size += len(taken[kept].body)
+                kept += 1
+            self.return_popped_messages(want, taken[kept:])
+            taken = taken[:kept]
+        allowance.add(size)
+        return taken
 
     def return_popped_messages(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         topic, group = want.request.topic, want.request.group

@@ -92,7 +92,9 @@ class Puller:
             if answer is not None:
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
                 if pulled.messages or wait_until is None:
-                    if context.allowance is not None:
+                    if context.allowance is not None and pulled.messages:
+                        # Others may have taken meanwhile what was free when this was asked for.
+                        context.allowance.room()
                         context.allowance.add(held_bytes(pulled.messages))
                     return pulled
                 early = wait_s > 0 and self._clock.monotonic() - asked < wait_s / 2

@@ -19,6 +19,7 @@ from popgate.errors import (
     BrokerUnavailable,
     Forbidden,
     GroupNotFound,
+    TooManyRequests,
     TopicNotFound,
 )
 from popgate.filters.compiled import EVERYTHING, compile_filter
@@ -305,6 +306,44 @@ async def test_an_allowance_is_told_what_was_taken(broker, shelves, request_of):
     allowance = Allowance(1 << 20)
     await broker.pop(replace(CONTEXT, allowance=allowance), request_of(broker="broker-a"))
     assert allowance.taken == 8
+
+
+class SharedAllowance:
+    """What several receives of one connection may hold together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def room(self) -> int:
+        if self.held >= self.limit:
+            raise TooManyRequests("it is full")
+        return self.limit - self.held
+
+    def add(self, size: int) -> None:
+        self.held += size
+
+
+async def test_receives_that_ask_at_once_hold_no_more_than_one_after_the_other(broker, shelves, request_of):
+    shelves.put("broker-a", *[record(offset, b"m" * 1_000) for offset in range(8)])
+    shelves.held["broker-a"] = asyncio.Event()
+    allowance = SharedAllowance(3_000)
+    popping = [
+        asyncio.ensure_future(
+            broker.pop(
+                replace(CONTEXT, allowance=allowance),
+                request_of(2, broker="broker-a", invisible_ms=60_000 + at, max_bytes=1 << 20),
+            )
+        )
+        for at in range(4)
+    ]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE)) == 4)
+    shelves.held["broker-a"].set()
+    outcomes = await asyncio.gather(*popping, return_exceptions=True)
+    counts = [len(outcome) if isinstance(outcome, list) else type(outcome) for outcome in outcomes]
+    assert counts == [2, 1, TooManyRequests, TooManyRequests]
+    assert allowance.held == 3_000
+    await shelves.until(lambda: len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 5)
 
 
 @pytest.fixture

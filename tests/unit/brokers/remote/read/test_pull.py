@@ -174,6 +174,28 @@ async def test_a_request_takes_what_it_has_room_for_and_says_so(queue):
         await queue.pull(0, context=Context(allowance=Full()))
 
 
+async def test_pulls_that_ask_at_once_hold_no_more_than_one_after_the_other(queue):
+    class Filling:
+        """Free when the pull begins, and full when its answer is there."""
+
+        asked = added = 0
+
+        def room(self):
+            self.asked += 1
+            if self.asked > 1:
+                raise TooManyRequests("others were first")
+            return 1_500
+
+        def add(self, size):
+            self.added += size
+
+    queue.records = {0: record(0)}
+    allowance = Filling()
+    with pytest.raises(TooManyRequests):
+        await queue.pull(0, context=Context(allowance=allowance))
+    assert allowance.added == 0
+
+
 @pytest.mark.parametrize(("offset", "nearest"), [(-1, 5), (3, 5), (9, 7), (1 << 62, 7), (1 << 80, 7)])
 async def test_an_offset_outside_is_refused_with_the_nearest_one(queue, offset, nearest):
     queue.records, queue.minimum = {n: record(n) for n in (5, 6)}, 5
