@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
-from brokers.remote.settle.ack_batcher import Ack
+from brokers.remote.settle.ack_batcher import Ack, real_topic
 from brokers.remote.settle.deliveries import Deliveries
 from popgate.context import Context
 from popgate.errors import (
@@ -24,10 +24,13 @@ from popgate.errors import (
     GatewayError,
     IllegalReceipt,
     NotFound,
+    PeerWireError,
     ReceiptExpired,
 )
-from popgate.ids.receipt import parse_receipt
+from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import decode_record
 
 LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""
@@ -39,6 +42,7 @@ class Settlement:
     def __init__(
         self, access: ClusterAccess, deliveries: Deliveries, groups: RefreshingCache[GroupConfig]
     ) -> None:
+        self._client = access.client
         self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
@@ -160,7 +164,34 @@ class Settlement:
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
+        await self._check_message(context, topic, group, receipt, delivery)
+        self._deliveries.check_usable(topic, group, receipt, delivery)  # it may be finished by now
         await self._deliveries.bury_whole(context, topic, group, receipt, delivery)
+
+    async def _check_message(
+        self, context: Context, topic: str, group: str, handle: str, receipt: Receipt
+    ) -> None:
+        """Raises IllegalReceipt if the message that is to be copied is one of another topic.
+
+        A broker copies what begins at the offset that it is told, whatever topic that is of, and a client may
+        write what it likes into a handle. What the broker does not show it is asked to copy all the same:
+        it says why it cannot.
+        """
+        try:
+            answer = await self._client.call(
+                receipt.broker,
+                RequestCode.VIEW_MESSAGE_BY_ID,
+                {"offset": str(receipt.commit_offset)},
+                context=context,
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                stored = decode_record(answer.body).topic
+            else:
+                return
+        except (GatewayError, PeerWireError):
+            return
+        if stored != real_topic(topic, group, receipt):
+            raise IllegalReceipt(handle, "the message that it names is one of another topic")
 
 
 def _told(results: list[GatewayError | None]) -> list[GatewayError | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 
@@ -25,6 +26,8 @@ from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig
 from popgate.wire.bodies.small_bodies import decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import encode_record
 from tests.support.waiting import until
 from tests.unit.brokers.remote.conftest import moving
 
@@ -643,6 +646,32 @@ async def test_a_dead_letter_is_copied_and_then_finished(broker, peers, handle):
     with pytest.raises(ReceiptExpired):
         await broker.dead_letter(CONTEXT, "T", "G", mine)
     assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"), [("T", 0), ("%RETRY%G_T", 1), ("%RETRY%G+T", 2), ("secret", 0), ("T", 1)]
+)
+async def test_no_message_of_another_topic_is_copied_to_the_dead_letters(broker, peers, handle, stored, kind):
+    """A client may write any offset of a broker's log into a handle."""
+    host = pack_host("127.0.0.1:10911")
+    found = encode_record(stored.encode(), 0, 7, 4_096, b"body", b"", 0, 0, 1, host, 2, host)
+    peers.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda request: request.answer(0, body=found))
+    own = (stored, kind) not in (("secret", 0), ("T", 1))
+    refused = contextlib.nullcontext() if own else pytest.raises(IllegalReceipt, match="of another topic")
+    with refused:
+        await broker.dead_letter(CONTEXT, "T", "G", handle(7, topic_type=kind))
+    assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == own
+    assert peers.asked(RequestCode.VIEW_MESSAGE_BY_ID)[0].fields["offset"] == "4096"
+
+
+@pytest.mark.parametrize("body", [None, b"nonsense"])
+async def test_what_a_broker_does_not_show_it_is_asked_to_copy(broker, peers, handle, body):
+    peers.on(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        lambda request: request.answer(ResponseCode.NO_PERMISSION if body is None else 0, body=body or b""),
+    )
+    await broker.dead_letter(CONTEXT, "T", "G", handle(7))
+    assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
 
 async def test_two_burials_at_once_are_one(broker, peers, handle):
