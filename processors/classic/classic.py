@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler
+from brokers.capabilities import CarriesReplies, FindsByPlace, LeasesQueues, ReplyHandler
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, TopicNotFound, Unsupported
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
-from popgate.naming import check_group, check_topic, retry_topic
+from popgate.naming import check_group, check_topic, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from processors.core import ProcessorCore
 from processors.observer import Latest, Watch
 from processors.produce.message_checks import check_message, finish_message
@@ -35,8 +35,9 @@ class ClassicRequests:
         self._clock = core.clock
         self._limits = core.limits
         self._observer = core.observer
-        self._admit = core.admit
+        self._admit, self._admits_all = core.admit, core.admits_all
         self._routing = core.routing
+        self._by_place = core.broker.capability(FindsByPlace)
         self._leases = core.broker.capability(LeasesQueues)
         self._carries_replies = core.broker.capability(CarriesReplies)
         self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
@@ -52,7 +53,8 @@ class ClassicRequests:
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Have a pulled message come again, or be a dead letter: `brokers.port.Store.send_back`.
 
-        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest.
+        Raises IllegalGroup, GroupNotFound, NotFound (the message is gone), BadRequest, Forbidden (the caller
+        may not read its topic).
         """
         with self._watch_send_back:
             group = check_group(request.group)
@@ -62,6 +64,11 @@ class ClassicRequests:
             if not -_HIGHEST <= request.delay_level < _HIGHEST:
                 raise BadRequest(f"the delay level {request.delay_level} is out of range")
             await self._routing.group(group)
+            if not self._admits_all and self._by_place is not None:
+                # Any message of the broker may be named, and its copy is read as one of the group's own.
+                message = await self._by_place.at_place(context, request.broker, request.commit_offset)
+                if not _is_retry_of(group, message.topic):
+                    self._admit(context, Action.SUBSCRIBE, topic=message.topic)
             await self._broker.send_back(context, request)
         if request.delay_level < 0:
             self._observer.dead_lettered(retry_topic(group), group)
@@ -161,6 +168,13 @@ class ClassicRequests:
             raise BadRequest("a lock needs the id of its client")
         if len(queues) > _MOST_QUEUES:
             raise BadRequest(f"{len(queues)} queues are named, the limit is {_MOST_QUEUES}")
+
+
+def _is_retry_of(group: str, topic: str) -> bool:
+    """Whether a group made the topic of what it failed at: whoever may read as the group may read that."""
+    return topic == retry_topic(group) or topic.startswith(
+        (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
+    )
 
 
 def _nobody_waits(_client_id: str, _message: StoredMessage) -> bool:

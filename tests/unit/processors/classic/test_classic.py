@@ -6,23 +6,26 @@ from typing import Any
 
 import pytest
 
-from brokers.capabilities import CarriesReplies, GroupMember, TellsConsumers, TellsReaders
+from brokers.capabilities import CarriesReplies, FindsByPlace, GroupMember, TellsConsumers, TellsReaders
 from brokers.resets import HoldsResets
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     BodyTooLarge,
     BrokerUnavailable,
+    Forbidden,
     GroupNotFound,
     IllegalGroup,
     TopicNotFound,
     Unsupported,
 )
+from popgate.kinds import Action, Resource, ResourceKind
 from popgate.model import GroupConfig, Message, SendBack, Sent, StoredMessage
 from popgate.naming import member_group
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
+from processors.policies.registry import Policies
 
 CONTEXT = Context(client_id="c", door="remoting")
 QUEUES = [("orders", "b", 0), ("orders", "b", 1)]
@@ -78,6 +81,39 @@ async def test_a_message_is_sent_back(processor: MessagingProcessor, broker: Any
     assert observer.of("dead_lettered") == []
     await processor.classic.send_back(CONTEXT, SendBack("readers", "b", 7, -1))
     assert observer.of("dead_lettered") == [("%RETRY%readers", "readers")]
+
+
+class NoSecrets:
+    """A permission policy: nobody reads the topic `secret`."""
+
+    @staticmethod
+    def allows(context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return resource != Resource(ResourceKind.TOPIC, "secret")
+
+
+@pytest.mark.parametrize(
+    "topic", ["orders", "%RETRY%readers", "%RETRY%readers_orders", "%RETRY%readers+orders", "secret"]
+)
+async def test_what_may_not_be_read_is_not_sent_back_either(
+    broker: Any, clock: MovableClock, topic: str
+) -> None:
+    """A client names any place in the log of a broker, and the copy lies in a topic of its own group."""
+
+    class Showing(type(broker), FindsByPlace):  # type: ignore[misc]
+        async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+            return StoredMessage(topic, broker, 0, 0, commit_offset, 0, 0, 0, "", 0, "", b"", b"")
+
+    showing = Showing(clock)
+    showing.kept_groups = broker.kept_groups
+    processor = MessagingProcessor(showing, clock=clock, policies=Policies(authorizer=NoSecrets()))
+    request = SendBack("readers", "b", 7, 3)
+    if topic == "secret":
+        with pytest.raises(Forbidden, match="no permission"):
+            await processor.classic.send_back(CONTEXT, request)
+        assert showing.asked("send_back") == []
+    else:
+        await processor.classic.send_back(CONTEXT, request)
+        assert showing.asked("send_back") == [request]
 
 
 @pytest.mark.parametrize(
