@@ -23,6 +23,7 @@ from processors.limits import Limits
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.consume import pop as popping
 from protocols.remoting.consume.pop import PopHandler, popped, topic_popped
+from tests.support.waiting import until
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 POP, ACK, BATCH = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE
@@ -205,11 +206,14 @@ async def test_a_batch_says_that_the_broker_was_away_for_some(
     async def trouble(
         _context: Context, _topic: str, _group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        return [ReceiptExpired(receipts[0]), None, BrokerUnavailable("the broker is away")]
+        # What it could not do it is asked for again, for a while.
+        return [ReceiptExpired(receipts[0]), None, BrokerUnavailable("the broker is away")][-len(receipts) :]
 
     with monkeypatch.context() as patched:
         patched.setattr(stage.broker, "ack", trouble)
-        answer = await caller.ask(BATCH, body=body)
+        asking = asyncio.ensure_future(caller.ask(BATCH, body=body))
+        await until(asking.done, turn=lambda: stage.clock.advance(0.1), pause_s=0.0)
+        answer = await asking
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "the broker is away" in answer.remark
     await caller.ok(BATCH, body=body)
