@@ -80,6 +80,8 @@ class Amounts:
     stored: int = 1_000_000
     settled_s: float = 3.0
     """From the last thing done until memory is read."""
+    awake_s: float = 1.0
+    """What the other gateway gets before it is stopped, each time that one is measured."""
     starts: int = 3
     plain_rounds: int = 3
 
@@ -99,6 +101,7 @@ QUICK = Amounts(
     poll_topics=2,
     stored=2_000,
     settled_s=0.2,
+    awake_s=0.0,
     starts=1,
     plain_rounds=1,
 )
@@ -120,9 +123,11 @@ def seconds_of(amounts: Amounts, parts: Collection[str], tiers: Sequence[str], *
         once = sum(min(amounts.seconds, 0.3 + work.messages * amounts.share / 3_000) for work in works)
         once += 3.0 * amounts.share * any(work.kind == "receive" for work in works)
         if works or {"rate", "memory"} & set(parts):
-            total += _START_S[tier] + sides * (warm + amounts.rounds * once)
+            others = (sides - 1) * amounts.awake_s
+            total += _START_S[tier] + sides * (warm + amounts.rounds * (once + others * len(works)))
         if "rate" in parts:
-            total += amounts.rate_rounds * sides * (amounts.rate_seconds + 3) * len(AT_A_RATE)
+            each = amounts.rate_seconds + 3 + amounts.awake_s
+            total += amounts.rate_rounds * sides * each * len(AT_A_RATE)
         if "memory" in parts and tier == "own" and java:
             total += 10 + warm + once
         if "idle_connections" in parts and tier == "own":

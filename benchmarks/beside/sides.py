@@ -143,7 +143,7 @@ class Town:
 
     @contextlib.contextmanager
     def sides(self) -> Iterator[list[Side]]:
-        """Both gateways at once; the one that is not under load sleeps."""
+        """Both gateways at once; who measures one has the other stand still."""
         with contextlib.ExitStack() as open_:
             yield [open_.enter_context(self.start(name)) for name in self.names]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from benchmarks.beside.amounts import AT_A_RATE, CALLS_AT_A_RATE, WORKS, Amounts, Work
 from benchmarks.beside.driving import Load
-from benchmarks.beside.processes import cpu_s, memory_mb
+from benchmarks.beside.processes import cpu_s, memory_mb, standing_still
 from benchmarks.beside.results import Results, Run, middle
 from benchmarks.beside.sides import JAVA, JAVA_SMALL, OURS, Side, Town
 
@@ -28,10 +29,13 @@ class Working:
         self._load = load
         self._amounts = amounts
         self._results = results
+        self._sides: list[Side] = []
+        """Those that run now."""
 
     def run(self, parts: list[str]) -> None:
         works = [WORKS[name] for name in WORKS if name in parts]
         with self._town.sides() as sides:
+            self._sides = sides
             for side in sides:
                 time.sleep(self._amounts.settled_s)
                 self._memory(side, "memory_idle")
@@ -52,6 +56,7 @@ class Working:
     def _small_heap(self, works: list[Work]) -> None:
         """The Java proxy with a heap of 512 MB, for its memory: warmed up the same, and one round."""
         with self._town.start(JAVA_SMALL) as side:
+            self._sides = [side]
             time.sleep(self._amounts.settled_s)
             self._memory(side, "memory_idle")
             self._warm(side)
@@ -61,6 +66,20 @@ class Working:
 
     def _trying(self, side: Side, part: str) -> AbstractContextManager[None]:
         return self._results.trying(f"{side.tier}, {part}, {side.name}")
+
+    @contextmanager
+    def _alone(self, side: Side) -> Iterator[None]:
+        """The other gateway stands still, after a moment in which it does what is due.
+
+        A minute after messages were received RocketMQ's broker looks whether they were acknowledged: for a
+        second or two that takes much of both cores, and would be in the latencies of the other gateway. Ours
+        merges later what was stored.
+        """
+        others = [other.pid for other in self._sides if other is not side]
+        if others:
+            time.sleep(self._amounts.awake_s)
+        with standing_still(others):
+            yield
 
     # -- one thing --------------------------------------------------------------------------------
 
@@ -93,10 +112,11 @@ class Working:
         messages = max(int(work.messages * self._amounts.share), work.per_call * work.calls)
         if work.kind == "receive":
             self._stock(side, messages)
-        broker = cpu_s(side.broker_pid) if side.broker_pid else 0.0
-        before = cpu_s(side.pid)
-        told = self._do(side, work, messages=messages, seconds=self._amounts.seconds, calls=work.calls)
-        used = cpu_s(side.pid) - before
+        with self._alone(side):
+            broker = cpu_s(side.broker_pid) if side.broker_pid else 0.0
+            before = cpu_s(side.pid)
+            told = self._do(side, work, messages=messages, seconds=self._amounts.seconds, calls=work.calls)
+            used = cpu_s(side.pid) - before
         done = max(told["messages"], 1)
         figures = {
             "cpu_us": used / done * 1e6,
@@ -130,11 +150,12 @@ class Working:
         messages = int(rate * seconds)
         if work.kind == "receive":
             self._stock(side, messages)
-        before = cpu_s(side.pid)
-        told = self._do(
-            side, work, messages=messages, seconds=seconds, calls=CALLS_AT_A_RATE, rate=f"{rate:.1f}"
-        )
-        used = cpu_s(side.pid) - before
+        with self._alone(side):
+            before = cpu_s(side.pid)
+            told = self._do(
+                side, work, messages=messages, seconds=seconds, calls=CALLS_AT_A_RATE, rate=f"{rate:.1f}"
+            )
+            used = cpu_s(side.pid) - before
         figures = {
             "wanted": rate,
             "rate": told["rate"],
