@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each
@@ -39,16 +40,22 @@ class NewTopics:
         check_topic_settings(config)
         # Looked for first: if the topic is then created, it was not there yet, and they are an older one's.
         positions = await self._positions(config)
-        await self._topics.create_topic(config)
+
+        async def made(brokers: Collection[str]) -> None:
+            await self._reset([position for position in positions if position[1].broker in brokers])
+
+        await self._topics.create_topic(config, made)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _reset(self, positions: list[tuple[str, Place]]) -> None:
         for group, place in positions:
             try:
                 await self._offsets.reset_place(group, place, 0)
             except NotFound:
                 pass  # who is created later begins anew: `Groups.create_group`
             except GatewayError as error:
-                self._may_stay(config.name, place.broker, error)
-
-    # -- inside -------------------------------------------------------------------------------
+                self._may_stay(place.topic, place.broker, error)
 
     async def _positions(self, config: TopicConfig) -> list[tuple[str, Place]]:
         """Where groups have positions behind the first message."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from popgate.errors import AlreadyExists, BadRequest
+from popgate.errors import AlreadyExists, BadRequest, BrokerTimeout, Forbidden
 from popgate.model import TopicConfig
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from tests.support.waiting import until
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
@@ -136,6 +138,42 @@ async def test_a_topic_is_made_although_a_broker_does_not_tell_its_readers(clust
     await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
     assert cluster.positions["broker-a", "g", "new", 0] == 0
     assert "broker broker-b may keep old positions in topic new" in caplog.text
+
+
+async def test_positions_are_reset_also_of_a_topic_that_is_not_listed(cluster, directory, clock):
+    """When it is asked for again it is there, and nobody looks at positions any more."""
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.servers.add_topic = lambda *_args, **_more: None
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(making.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    with pytest.raises(BrokerTimeout, match="the name servers do not tell it yet"):
+        await making
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+
+
+async def test_positions_are_reset_where_one_broker_alone_makes_the_topic(cluster, directory):
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.positions["broker-b", "g", "new", 0] = 7
+    cluster.masters["broker-b"].on(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        lambda request: request.answer(ResponseCode.NO_PERMISSION, "not yours"),
+    )
+    with pytest.raises(Forbidden):
+        await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+    assert cluster.positions["broker-b", "g", "new", 0] == 7
+
+
+async def test_positions_stay_at_a_broker_that_may_have_the_topic(cluster, directory):
+    """It does not say whether it has it: it may, after a restart of all name servers."""
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.positions["broker-b", "g", "new", 0] = 7
+    cluster.masters["broker-b"].on(
+        RequestCode.GET_TOPIC_CONFIG, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "not now")
+    )
+    await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+    assert cluster.positions["broker-b", "g", "new", 0] == 7
 
 
 async def test_no_broker_is_asked_about_what_is_no_topic(cluster, directory):
