@@ -697,6 +697,19 @@ async def test_what_a_broker_does_not_show_it_is_asked_to_copy(broker, peers, ha
     assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
 
+async def test_what_a_busy_broker_does_not_show_now_is_not_copied_unseen(broker, peers, handle, clock):
+    """A client that keeps it busy would else have any message copied."""
+    peers.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "busy"))
+    mine = handle(7)
+    burying = asyncio.ensure_future(broker.dead_letter(CONTEXT, "T", "G", mine))
+    await until(burying.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    with pytest.raises(BrokerBusy):
+        await burying
+    assert not peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+    peers.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda request: request.answer(ResponseCode.NO_PERMISSION))
+    await broker.dead_letter(CONTEXT, "T", "G", mine)
+
+
 async def test_two_burials_at_once_are_one(broker, peers, handle):
     mine = handle()
     outcomes = await asyncio.gather(
