@@ -12,7 +12,7 @@ from brokers.remote.metadata.config_codec import check_topic_settings
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
 from brokers.remote.read.offsets import ClusterOffsets
-from popgate.errors import GatewayError, NotFound
+from popgate.errors import Forbidden, GatewayError, NotFound
 from popgate.model import Permission, TopicConfig
 
 _log = logging.getLogger(__name__)
@@ -74,10 +74,13 @@ class NewTopics:
             raise failures[broker]
         positions = []
         for group in groups:
-            for queue_id in range(config.read_queues):
-                place = Place(config.name, broker, queue_id, Permission.READ)
-                if await self._offsets.position_of(None, group, place):
-                    positions.append((group, place))
+            try:
+                for queue_id in range(config.read_queues):
+                    place = Place(config.name, broker, queue_id, Permission.READ)
+                    if await self._offsets.position_of(None, group, place):
+                        positions.append((group, place))
+            except Forbidden as error:
+                self._may_stay(config.name, broker, error)  # that group's alone
         return positions
 
     def _may_stay(self, topic: str, broker: str, error: GatewayError) -> None:

@@ -176,6 +176,22 @@ async def test_positions_stay_at_a_broker_that_may_have_the_topic(cluster, direc
     assert cluster.positions["broker-b", "g", "new", 0] == 7
 
 
+async def test_a_group_of_others_keeps_nobody_from_a_new_beginning(cluster, directory, caplog):
+    """The account of the gateway may have no rights on it."""
+
+    def position(request):
+        if request.fields["consumerGroup"] == "a":
+            return request.answer(ResponseCode.NO_PERMISSION, "not yours")
+        return cluster.position("broker-a", request)
+
+    cluster.masters["broker-a"].on(RequestCode.QUERY_CONSUMER_OFFSET, position)
+    for group in ("a", "g"):
+        cluster.positions["broker-a", group, "new", 0] = 7
+    await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions == {("broker-a", "a", "new", 0): 7, ("broker-a", "g", "new", 0): 0}
+    assert "broker broker-a may keep old positions in topic new" in caplog.text
+
+
 async def test_no_broker_is_asked_about_what_is_no_topic(cluster, directory):
     with pytest.raises(BadRequest):
         await directory.create_topic(TopicConfig("\x00"))
