@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection
 
@@ -38,13 +39,17 @@ class NewTopics:
     async def create(self, config: TopicConfig) -> None:
         """As `Topics.create_topic`. A position that cannot be reset is logged: the topic is there."""
         check_topic_settings(config)
-        # Looked for first: if the topic is then created, it was not there yet, and they are an older one's.
-        positions = await self._positions(config)
+        # If the topic is not there when all are known, they are an older one's. Looked for at once, lest a
+        # broker that says nothing is waited for twice.
+        looking = asyncio.get_running_loop().create_task(self._positions(config))
 
         async def made(brokers: Collection[str]) -> None:
-            await self._reset([position for position in positions if position[1].broker in brokers])
+            await self._reset([position for position in looking.result() if position[1].broker in brokers])
 
-        await self._topics.create_topic(config, made)
+        try:
+            await self._topics.create_topic(config, looking, made)
+        finally:
+            looking.cancel()
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -192,6 +192,45 @@ async def test_a_group_of_others_keeps_nobody_from_a_new_beginning(cluster, dire
     assert "broker broker-a may keep old positions in topic new" in caplog.text
 
 
+async def test_a_silent_broker_is_waited_for_once(cluster, make_broker, clock):
+    """Its readers are asked for while it is asked for the topic: who sends to a new one waits for both."""
+    directory = await make_broker(quiet=True, request_timeout_s=3.0, probe_s=30.0)
+
+    async def never(_request):
+        await asyncio.Event().wait()
+
+    for code in (RequestCode.GET_TOPIC_CONFIG, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
+        cluster.masters["broker-b"].on(code, never)
+    began = clock.monotonic()
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(lambda: bool(cluster.happened), turn=lambda: clock.advance(0.05), pause_s=0.001)
+    assert clock.monotonic() - began < 4.5
+    await until(making.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    await making
+
+
+async def test_a_topic_that_another_gateway_makes_meanwhile_keeps_its_positions(cluster, directory):
+    seen = asyncio.Event()
+
+    async def readers(request):
+        await seen.wait()
+        return cluster.readers("broker-a", request)
+
+    cluster.masters["broker-a"].on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, readers)
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(
+        lambda: all(peer.of(RequestCode.GET_TOPIC_CONFIG) for peer in cluster.masters.values()),
+        pause_s=0.001,
+    )
+    cluster.topics.add(("broker-a", "new"))
+    cluster.servers.add_topic("new", "broker-a", queues=1)
+    cluster.positions["broker-a", "g", "new", 0] = 5
+    seen.set()
+    with pytest.raises(AlreadyExists):
+        await making
+    assert cluster.positions["broker-a", "g", "new", 0] == 5
+
+
 async def test_no_broker_is_asked_about_what_is_no_topic(cluster, directory):
     with pytest.raises(BadRequest):
         await directory.create_topic(TopicConfig("\x00"))
