@@ -78,8 +78,9 @@ class ClassicRequests:
         if self._by_place is None:
             return
         message = await self._by_place.at_place(context, request.broker, request.commit_offset)
-        if not _is_retry_of(request.group, message.topic):
-            self._permit(context, Action.SUBSCRIBE, topic=message.topic)
+        topic = _failed_in(request.group, message.topic)
+        if topic:
+            self._permit(context, Action.SUBSCRIBE, topic=topic)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
@@ -185,10 +186,16 @@ class ClassicRequests:
             raise BadRequest(f"{len(queues)} queues are named, the limit is {_MOST_QUEUES}")
 
 
-def _is_retry_of(group: str, topic: str) -> bool:
-    """Whether a group made the topic of what it failed at: whoever may read as the group may read that."""
-    return topic == retry_topic(group) or topic.startswith(
-        (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
+def _failed_in(group: str, topic: str) -> str:
+    """The topic that has to be readable; "": whoever may read as the group may read its retries.
+
+    For a retry topic of pops it is the one that they were made of. As the names go, the retries of another
+    group may be called like that: `%RETRY%a_b` has those of `a` of the topic `b`, or all of `a_b`.
+    """
+    if topic == retry_topic(group):
+        return ""
+    return (
+        topic.removeprefix(pop_retry_topic_v1(group, "")).removeprefix(pop_retry_topic_v2(group, "")) or topic
     )
 
 

@@ -208,7 +208,16 @@ class Settlement:
 
         async def again() -> list[GatewayError | None]:
             left = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, _TROUBLES)]
-            answers = await self._broker.ack(context, topic, reader, [handles[at] for at in left])
+            answers: Sequence[GatewayError | None]
+            try:
+                answers = await self._broker.ack(context, topic, reader, [handles[at] for at in left])
+            except _TROUBLES:
+                raise
+            except GatewayError as error:
+                if len(left) == len(outcomes):
+                    raise
+                # Raised, it would say that the others are not done, either. Without the frames that hold it.
+                answers = [error.with_traceback(None)] * len(left)
             for at, answer in zip(left, answers, strict=True):
                 outcomes[at] = answer
             trouble = _first_trouble(answers)

@@ -320,7 +320,10 @@ class Popper:
             receipts = receipts_told(answer, broker, want.request.topic)
         except PeerWireError as error:
             return BrokerUnavailable(f"{why}: {error}")
-        self._recent.too_large(want.request.topic, answer.skipped / max(len(receipts), 1))
+        # A few large ones among many small ones are hardly seen in the mean, and each look may count as an
+        # attempt: so at most a quarter is asked for next.
+        least = (self._settings.max_frame_bytes - _BESIDE_BODIES) / max(asks // 4, 1)
+        self._recent.too_large(want.request.topic, max(answer.skipped / max(len(receipts), 1), least))
         if asks > 1:
             self._filter.return_unread(want, receipts)
         # Else it would come at once, and again and again.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -86,11 +87,20 @@ class Topics:
                     by_name[config.name] = _widest(by_name.get(config.name), config)
         return [by_name[name] for name in sorted(by_name)]
 
-    async def create_topic(self, config: TopicConfig) -> None:
+    async def create_topic(
+        self,
+        config: TopicConfig,
+        first: asyncio.Future[Any] | None = None,
+        made: Callable[[Collection[str]], Awaitable[None]] | None = None,
+    ) -> None:
         """On every broker that has a master. Unreachable brokers are skipped, unless all are.
 
         A topic that a broker has and no name server lists yet, as after a restart of all name servers, stays
         as it is: otherwise its settings would be lost, and messages in queues that a new one does not have.
+
+        `first` is done while the topic is not there, and before a broker is told to make it. `made` is called
+        with those that have made it, or may have, before name servers are asked for it, and also where this
+        fails then: the topic is there.
         """
         check_topic_settings(config)
         async with self.topic_turns.of(config.name):
@@ -104,10 +114,20 @@ class Topics:
             there, failures = await of_each(
                 await self._access.masters(), lambda broker: self._has_topic(broker, config.name)
             )
+            if first is not None and not any(there.values()):
+                late = not first.done()
+                await first
+                if late:
+                    there, silent = await of_each(there, lambda broker: self._has_topic(broker, config.name))
+                    failures = {**failures, **silent}
             if any(there.values()):
                 await self.until_shown(config.name, lambda route: route is not None)
                 raise AlreadyExists("topic", config.name)
             done, refusals = await of_each(there, lambda broker: self._change_topic(broker, fields))
+            # Without an answer it may be done, too.
+            unsure = [name for name, error in refusals.items() if isinstance(error, BrokerTimeout)]
+            if made is not None and (done or unsure):
+                await made([*done, *unsure])
             failures = {**failures, **refusals}
             self.topic_settings.forget(config.name)
             refused = [error for error in failures.values() if not error.retryable]

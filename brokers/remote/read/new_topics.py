@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Collection
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.queries import of_each
@@ -11,7 +13,7 @@ from brokers.remote.metadata.config_codec import check_topic_settings
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
 from brokers.remote.read.offsets import ClusterOffsets
-from popgate.errors import GatewayError, NotFound
+from popgate.errors import Forbidden, GatewayError, NotFound
 from popgate.model import Permission, TopicConfig
 
 _log = logging.getLogger(__name__)
@@ -37,18 +39,28 @@ class NewTopics:
     async def create(self, config: TopicConfig) -> None:
         """As `Topics.create_topic`. A position that cannot be reset is logged: the topic is there."""
         check_topic_settings(config)
-        # Looked for first: if the topic is then created, it was not there yet, and they are an older one's.
-        positions = await self._positions(config)
-        await self._topics.create_topic(config)
+        # If the topic is not there when all are known, they are an older one's. Looked for at once, lest a
+        # broker that says nothing is waited for twice.
+        looking = asyncio.get_running_loop().create_task(self._positions(config))
+
+        async def made(brokers: Collection[str]) -> None:
+            await self._reset([position for position in looking.result() if position[1].broker in brokers])
+
+        try:
+            await self._topics.create_topic(config, looking, made)
+        finally:
+            looking.cancel()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _reset(self, positions: list[tuple[str, Place]]) -> None:
         for group, place in positions:
             try:
                 await self._offsets.reset_place(group, place, 0)
             except NotFound:
                 pass  # who is created later begins anew: `Groups.create_group`
             except GatewayError as error:
-                self._may_stay(config.name, place.broker, error)
-
-    # -- inside -------------------------------------------------------------------------------
+                self._may_stay(place.topic, place.broker, error)
 
     async def _positions(self, config: TopicConfig) -> list[tuple[str, Place]]:
         """Where groups have positions behind the first message."""
@@ -67,10 +79,13 @@ class NewTopics:
             raise failures[broker]
         positions = []
         for group in groups:
-            for queue_id in range(config.read_queues):
-                place = Place(config.name, broker, queue_id, Permission.READ)
-                if await self._offsets.position_of(None, group, place):
-                    positions.append((group, place))
+            try:
+                for queue_id in range(config.read_queues):
+                    place = Place(config.name, broker, queue_id, Permission.READ)
+                    if await self._offsets.position_of(None, group, place):
+                        positions.append((group, place))
+            except Forbidden as error:
+                self._may_stay(config.name, broker, error)  # that group's alone
         return positions
 
     def _may_stay(self, topic: str, broker: str, error: GatewayError) -> None:

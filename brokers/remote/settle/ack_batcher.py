@@ -27,7 +27,9 @@ _MOST_QUEUES: Final = 1_024
 batch names (RocketMQ 5.3.3, AckMessageProcessor.appendAck); of a single one it looks first whether the topic
 has its queue. And a client may write what it likes into a handle of a redelivery."""
 _AT_ONCE: Final = 256
-"""Of those that are sent alone: only so many requests may be under way to a broker, and others need them, too
+"""Of those of one turn that are sent alone, if there are several."""
+_MOST_AT_ONCE: Final = 1_024
+"""Of those of all turns: only so many requests may be under way to a broker, and others need them, too
 (`RemoteSettings.max_in_flight`)."""
 _ILLEGAL: Final = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER}
@@ -85,6 +87,8 @@ class AckBatcher:
         self._parts: dict[str, list[_Part]] = {}
         self._alone: set[str] = set()
         """Brokers that do not know batches."""
+        self._rooms: dict[str, asyncio.Semaphore] = {}
+        """By broker, for `_MOST_AT_ONCE`."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -164,7 +168,7 @@ class AckBatcher:
         else:
             for start in range(0, len(alone), _AT_ONCE):
                 some = alone[start : start + _AT_ONCE]
-                results = await asyncio.gather(*(self._single(broker, acks[at]) for at in some))
+                results = await asyncio.gather(*(self._one_of_many(broker, acks[at]) for at in some))
                 for at, result in zip(some, results, strict=True):
                     outcomes[at] = result
         return outcomes
@@ -192,6 +196,13 @@ class AckBatcher:
         if answer.code == ResponseCode.SUCCESS:
             return None
         return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
+
+    async def _one_of_many(self, broker: str, ack: Ack) -> GatewayError | None:
+        room = self._rooms.get(broker)
+        if room is None:
+            room = self._rooms[broker] = asyncio.Semaphore(_MOST_AT_ONCE)
+        async with room:
+            return await self._single(broker, ack)
 
     async def _single(self, broker: str, ack: Ack) -> GatewayError | None:
         receipt = ack.receipt

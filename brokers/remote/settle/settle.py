@@ -15,6 +15,7 @@ from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
 from brokers.remote.settle.ack_batcher import Ack, real_topic
 from brokers.remote.settle.deliveries import Deliveries
+from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -175,20 +176,22 @@ class Settlement:
 
         A broker copies what begins at the offset that it is told, whatever topic that is of, and a client may
         write what it likes into a handle. What the broker does not show it is asked to copy all the same:
-        it says why it cannot.
+        it says why it cannot. But not what it does not show now alone: a client that keeps it busy would
+        have anything copied. Raises BrokerBusy, BrokerUnavailable, BrokerTimeout: nothing was done.
         """
+        answer = await self._client.call_patiently(
+            receipt.broker,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            {"offset": str(receipt.commit_offset)},
+            context=context,
+        )
+        if answer.code == ResponseCode.SYSTEM_BUSY:
+            raise error_of(answer, broker=receipt.broker, topic=topic, group=group)
+        if answer.code != ResponseCode.SUCCESS:
+            return
         try:
-            answer = await self._client.call(
-                receipt.broker,
-                RequestCode.VIEW_MESSAGE_BY_ID,
-                {"offset": str(receipt.commit_offset)},
-                context=context,
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                stored = decode_record(answer.body).topic
-            else:
-                return
-        except (GatewayError, PeerWireError):
+            stored = decode_record(answer.body).topic
+        except PeerWireError:
             return
         if stored != real_topic(topic, group, receipt):
             raise IllegalReceipt(handle, "the message that it names is one of another topic")

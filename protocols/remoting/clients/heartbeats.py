@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     Forbidden,
@@ -138,7 +137,10 @@ class Heartbeats:
             self._expire(connection)
         for group in dict.fromkeys(heartbeat.producer_groups):
             if group != _INNER_PRODUCER:
-                self._take(connection, self._producer(request, heartbeat.client_id, group), len(group), wrong)
+                producer = self._producer(request, heartbeat.client_id, group)
+                member = self._take(connection, producer, len(group), wrong)
+                if member is not None:
+                    member.context = replace(request.context, allowance=None)
         taken: list[Member] = []
         for consumer in heartbeat.consumers:
             key = consumer_key(heartbeat.client_id, consumer.group)
@@ -317,14 +319,30 @@ class Heartbeats:
             str(peer.version),
             connection_of(request.context),
             producer_group=group,
-            checks=partial(self._check, replace(request.context, allowance=None)),
+            checks=partial(self._check, producer_key(client_id, group)),
             origin=self._origin(request),
         )
 
-    def _check(self, context: Context, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
-        """`Checks` of a producer whose heartbeat came with this context."""
-        return self._processor.check_router.may_answer(context, check.topic) and self._checks(
-            peer, check, origin
+    def _check(self, key: str, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
+        """`Checks` of a producer.
+
+        Its id is only what a heartbeat says: where this account may not be asked, the client that said the
+        same id over another connection may be.
+        """
+        own = self._connections.get(peer)
+        if own is not None and self._may_answer(own, key, check):
+            return self._checks(peer, check, origin)
+        for other, connection in self._connections.items():
+            if other is not peer and other.alive and self._may_answer(connection, key, check):
+                return self._checks(other, check, connection.members[key].handle.origin())
+        return False
+
+    def _may_answer(self, connection: Memberships, key: str, check: TransactionCheck) -> bool:
+        member = connection.members.get(key)
+        return (
+            member is not None
+            and member.context is not None
+            and self._processor.check_router.may_answer(member.context, check.topic)
         )
 
     def _consumer(self, request: Request, client_id: str, consumer: ConsumerData) -> RemotingClient:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from popgate.context import Context
 from popgate.errors import BadRequest, Fault, PeerWireError, TooManyRequests, shown
 from popgate.model import Reading
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
@@ -32,6 +33,8 @@ class Member:
     prepared: bool = False
     without: bool = False
     """Whether the client never told this connection what it subscribes to."""
+    context: Context | None = None
+    """Of the heartbeat that told of a producer last: what it may do."""
 
 
 class Memberships:

@@ -11,11 +11,13 @@ import pytest
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
+    BrokerBusy,
     BrokerTimeout,
     BrokerUnavailable,
     GatewayError,
     IllegalReceipt,
     ReceiptExpired,
+    TopicNotFound,
 )
 from popgate.testing.clock import MovableClock
 from processors.consume.settlement import check_receipts
@@ -95,4 +97,23 @@ async def test_what_keeps_all_from_being_done_is_raised(
 ) -> None:
     asked([AWAY, AWAY])
     with pytest.raises(BrokerUnavailable):
+        await acked(processor, context, clock, ["a", "b"])
+
+
+@pytest.mark.parametrize("error", [BrokerBusy("not now"), TopicNotFound("orders")])
+async def test_what_was_done_is_told_whatever_the_rest_fails_with_then(
+    processor: MessagingProcessor, context: Context, clock: MovableClock, asked: Any, error: GatewayError
+) -> None:
+    expired = ReceiptExpired("late")
+    seen = asked([None, AWAY, expired], error)
+    done, undone, late = await acked(processor, context, clock, ["a", "b", "late"])
+    assert (done, type(undone), late) == (None, type(error), expired)
+    assert seen == [["a", "b", "late"], ["b"]]
+
+
+async def test_what_all_of_them_fail_with_then_is_raised(
+    processor: MessagingProcessor, context: Context, clock: MovableClock, asked: Any
+) -> None:
+    asked([AWAY, SILENT], BrokerBusy("not now"))
+    with pytest.raises(BrokerBusy):
         await acked(processor, context, clock, ["a", "b"])

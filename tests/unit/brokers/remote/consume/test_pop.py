@@ -388,6 +388,29 @@ async def test_more_than_fits_into_an_answer_costs_no_connection(make_broker, sh
     assert len(await broker.pop(CONTEXT, request_of(broker="broker-a"))) == 1
 
 
+async def test_a_few_large_messages_among_small_ones_are_read_in_time(make_broker, shelves, request_of):
+    """Each time that they are returned counts as an attempt at a broker before 5.5.0."""
+    broker = await make_broker(max_frame_bytes=10 << 20)
+    stock = [record(offset, b"m" * (9 << 18)) for offset in range(5)]
+    stock += [record(offset, b"m") for offset in range(5, 32)]
+
+    def pop(request):
+        taken = stock[: int(request.fields["maxMsgNums"])]
+        told = {
+            "popTime": str(shelves.clock.now_ms()),
+            "invisibleTime": request.fields["invisibleTime"],
+            "reviveQid": "3",
+            "restNum": "9",
+            "startOffsetInfo": "0 0 0",
+            "msgOffsetInfo": f"0 0 {','.join(map(str, range(len(taken))))}",
+        }
+        return request.answer(ResponseCode.SUCCESS, fields=told, body=b"".join(taken))
+
+    shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, pop)
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a", max_bytes=64 << 20))
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) <= 3
+
+
 async def test_a_message_too_large_for_an_answer_is_not_asked_for_in_a_circle(
     make_broker, shelves, request_of, large
 ):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from popgate.errors import AlreadyExists, BadRequest
+from popgate.errors import AlreadyExists, BadRequest, BrokerTimeout, Forbidden
 from popgate.model import TopicConfig
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from tests.support.waiting import until
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
@@ -136,6 +138,97 @@ async def test_a_topic_is_made_although_a_broker_does_not_tell_its_readers(clust
     await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
     assert cluster.positions["broker-a", "g", "new", 0] == 0
     assert "broker broker-b may keep old positions in topic new" in caplog.text
+
+
+async def test_positions_are_reset_also_of_a_topic_that_is_not_listed(cluster, directory, clock):
+    """When it is asked for again it is there, and nobody looks at positions any more."""
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.servers.add_topic = lambda *_args, **_more: None
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(making.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    with pytest.raises(BrokerTimeout, match="the name servers do not tell it yet"):
+        await making
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+
+
+async def test_positions_are_reset_where_one_broker_alone_makes_the_topic(cluster, directory):
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.positions["broker-b", "g", "new", 0] = 7
+    cluster.masters["broker-b"].on(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        lambda request: request.answer(ResponseCode.NO_PERMISSION, "not yours"),
+    )
+    with pytest.raises(Forbidden):
+        await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+    assert cluster.positions["broker-b", "g", "new", 0] == 7
+
+
+async def test_positions_stay_at_a_broker_that_may_have_the_topic(cluster, directory):
+    """It does not say whether it has it: it may, after a restart of all name servers."""
+    cluster.positions["broker-a", "g", "new", 0] = 7
+    cluster.positions["broker-b", "g", "new", 0] = 7
+    cluster.masters["broker-b"].on(
+        RequestCode.GET_TOPIC_CONFIG, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "not now")
+    )
+    await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions["broker-a", "g", "new", 0] == 0
+    assert cluster.positions["broker-b", "g", "new", 0] == 7
+
+
+async def test_a_group_of_others_keeps_nobody_from_a_new_beginning(cluster, directory, caplog):
+    """The account of the gateway may have no rights on it."""
+
+    def position(request):
+        if request.fields["consumerGroup"] == "a":
+            return request.answer(ResponseCode.NO_PERMISSION, "not yours")
+        return cluster.position("broker-a", request)
+
+    cluster.masters["broker-a"].on(RequestCode.QUERY_CONSUMER_OFFSET, position)
+    for group in ("a", "g"):
+        cluster.positions["broker-a", group, "new", 0] = 7
+    await directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1))
+    assert cluster.positions == {("broker-a", "a", "new", 0): 7, ("broker-a", "g", "new", 0): 0}
+    assert "broker broker-a may keep old positions in topic new" in caplog.text
+
+
+async def test_a_silent_broker_is_waited_for_once(cluster, make_broker, clock):
+    """Its readers are asked for while it is asked for the topic: who sends to a new one waits for both."""
+    directory = await make_broker(quiet=True, request_timeout_s=3.0, probe_s=30.0)
+
+    async def never(_request):
+        await asyncio.Event().wait()
+
+    for code in (RequestCode.GET_TOPIC_CONFIG, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
+        cluster.masters["broker-b"].on(code, never)
+    began = clock.monotonic()
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(lambda: bool(cluster.happened), turn=lambda: clock.advance(0.05), pause_s=0.001)
+    assert clock.monotonic() - began < 4.5
+    await until(making.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    await making
+
+
+async def test_a_topic_that_another_gateway_makes_meanwhile_keeps_its_positions(cluster, directory):
+    seen = asyncio.Event()
+
+    async def readers(request):
+        await seen.wait()
+        return cluster.readers("broker-a", request)
+
+    cluster.masters["broker-a"].on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, readers)
+    making = asyncio.ensure_future(directory.create_topic(TopicConfig("new", read_queues=1, write_queues=1)))
+    await until(
+        lambda: all(peer.of(RequestCode.GET_TOPIC_CONFIG) for peer in cluster.masters.values()),
+        pause_s=0.001,
+    )
+    cluster.topics.add(("broker-a", "new"))
+    cluster.servers.add_topic("new", "broker-a", queues=1)
+    cluster.positions["broker-a", "g", "new", 0] = 5
+    seen.set()
+    with pytest.raises(AlreadyExists):
+        await making
+    assert cluster.positions["broker-a", "g", "new", 0] == 5
 
 
 async def test_no_broker_is_asked_about_what_is_no_topic(cluster, directory):

@@ -183,6 +183,29 @@ async def test_very_many_that_are_asked_alone_leave_room_for_others(make_broker,
     assert await acking == [None] * 1_000
 
 
+async def test_requests_that_come_apart_leave_room_for_others_together(make_broker, peers, handle):
+    broker = await make_broker(max_in_flight=1_300)
+    done = asyncio.Event()
+
+    async def answered(request):
+        await done.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, answered)
+    ackings = []
+    try:
+        for at in range(6):
+            handles = [handle(n << 20) for n in range(at * 300 + 1, at * 300 + 301)]
+            ackings.append(asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", handles)))
+            # The first one is asked while the acknowledgements are on their way.
+            for other in (2 * at, 2 * at + 1):
+                assert await broker.change_invisible(CONTEXT, "T", "G", handle(other), 9_000)
+    finally:
+        done.set()
+    assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 1_024
+    assert await asyncio.gather(*ackings) == [[None] * 300] * 6
+
+
 async def test_no_batch_names_queues_that_a_broker_would_make(broker, peers, handle):
     """Which queues the retries of a topic have its broker alone knows: that is asked by a single one."""
     handles = [handle(1), handle(2, topic_type=1), handle(3, topic_type=1, queue_id=900_000)]
@@ -672,6 +695,19 @@ async def test_what_a_broker_does_not_show_it_is_asked_to_copy(broker, peers, ha
     )
     await broker.dead_letter(CONTEXT, "T", "G", handle(7))
     assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+
+async def test_what_a_busy_broker_does_not_show_now_is_not_copied_unseen(broker, peers, handle, clock):
+    """A client that keeps it busy would else have any message copied."""
+    peers.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "busy"))
+    mine = handle(7)
+    burying = asyncio.ensure_future(broker.dead_letter(CONTEXT, "T", "G", mine))
+    await until(burying.done, turn=lambda: clock.advance(0.05), pause_s=0.001)
+    with pytest.raises(BrokerBusy):
+        await burying
+    assert not peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+    peers.on(RequestCode.VIEW_MESSAGE_BY_ID, lambda request: request.answer(ResponseCode.NO_PERMISSION))
+    await broker.dead_letter(CONTEXT, "T", "G", mine)
 
 
 async def test_two_burials_at_once_are_one(broker, peers, handle):

@@ -295,6 +295,24 @@ class TestOfAnAccountThatMayNotSend:
             assert stage.processor.check_router.ask(TransactionCheck("orders", "makers", "t1", message, 1))
         assert asked == [maker.peer, maker.peer]
 
+    @pytest.mark.parametrize("first", ["stranger", "maker"])
+    async def test_it_keeps_no_check_from_the_client_whose_id_it_says(self, stage: Stage, first: str) -> None:
+        asked: list[Peer] = []
+
+        def ask(peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
+            asked.append(peer)
+            return True
+
+        room = Heartbeats(stage.door_context, ask)
+        maker, stranger = Caller(room), Caller(room, peer=FakePeer("10.1.1.2:2"))
+        stranger.context.principal = Principal("stranger")
+        for caller in (stranger, maker, stranger) if first == "stranger" else (maker, stranger, maker):
+            await caller.ok(BEAT, body=beat(producers=("makers",), client_id="c@1"))
+        message = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
+        check = TransactionCheck("orders", "makers", "t1", message, 1)
+        assert stage.processor.check_router.ask(check)
+        assert asked == [maker.peer]
+
 
 @pytest.mark.parametrize(
     "body",
