@@ -1,8 +1,9 @@
 """The message log: every queue of every topic, record by record, and the index of ids and keys.
 
 A record gets its offset when it is added, and readers see it when its batch is committed. The
-index has one entry per message id and per key, under the hour of the store time; an entry is a hint,
-and a look-up compares the record.
+index has one entry per message id and per key, or one for all of a larger batch
+(`brokers.embedded.log.index_blocks`), under the hour of the store time; an entry is a hint, and a look-up
+compares the record.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain
 from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
+from brokers.embedded.log.index_blocks import BLOCK, encode_block, fits_block
 from brokers.embedded.storage.damaged_records import DamagedRecords, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -195,9 +197,14 @@ class MessageLog:
         )
         offsets = range(first, first + count)
         hour = store_ms // HOUR_MS
-        index = index_keys(hour, topic_id, queue_id, b"i", *_each(message_ids, offsets))
-        index += index_keys(hour, topic_id, queue_id, b"k", *_each_of_several(packed.keys, offsets))
         self._take_place(queue, store_ms, now_ms, places=count)
+        index: list[bytes] = []
+        if not topic.compacted and fits_block(message_ids, packed.keys):
+            block = encode_block(message_ids, packed.keys)
+            self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
+        else:  # of a compacted topic single ones are taken out
+            index = index_keys(hour, topic_id, queue_id, b"i", *_each(message_ids, offsets))
+            index += index_keys(hour, topic_id, queue_id, b"k", *_each_of_several(packed.keys, offsets))
         self._store.put_messages(message_keys(topic_id, queue_id, offsets), records, index)
         return first
 

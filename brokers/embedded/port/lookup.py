@@ -14,6 +14,7 @@ from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.engine.engine import Engine
 from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.pop_attempt import cost_of
+from brokers.embedded.log.index_blocks import BLOCK, places_in
 from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -25,6 +26,7 @@ from brokers.embedded.storage.keys import (
     split_index_key,
     text_hash,
 )
+from brokers.embedded.storage.store import Store
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
 from popgate.ids.message_id import decode_offset_message_id
@@ -38,6 +40,9 @@ _MOST_COPIES = 1_024
 _FOREVER_MS = 1 << 62
 Seek = Callable[[bytes], tuple[bytes, bytes] | None]
 _PAGE = 256
+_BLOCKS = 1_024
+_BLOCK_BYTES = 1 << 20
+"""So many, or so much of them, are looked through by one cursor, in some 2 ms."""
 _HOURS_AT_ONCE = 128
 _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
@@ -109,12 +114,19 @@ class LookupFacet(Facet, FindsByPlace):
             await pace.rest()
             topic = self._topic_now(topic_name)
             seek = self._engine.store.seeker(INDEX)
-            places = [(hour, queue_id) for hour in some for queue_id in _queues(seek, hour, topic, wanted)]
+            places: list[tuple[int, int | None]] = []
+            for hour in some:
+                places += [(hour, queue_id) for queue_id in _queues(seek, hour, topic, wanted)]
+                if _has_blocks(seek, hour, topic):
+                    places.append((hour, None))
             del seek
             for hour, same in groupby(places, key=itemgetter(0)):
                 for _, queue_id in same:
-                    span = _Span(topic, queue_id, hour, wanted, begin_ms, end_ms)
-                    await self._collect(span, fits, newest, pace)
+                    search = _Search(topic, hour, wanted, begin_ms, end_ms, fits)
+                    if queue_id is None:
+                        await self._collect_from_blocks(search, newest, pace)
+                    else:
+                        await self._collect(search, queue_id, newest, pace)
                 if newest.full:
                     return newest.messages()
         return newest.messages()
@@ -123,33 +135,63 @@ class LookupFacet(Facet, FindsByPlace):
         self._engine.check_open()
         return self._engine.catalogue.topic(name)
 
-    async def _collect(
-        self, span: _Span, fits: Callable[[StoredMessage], bool], newest: _Newest, pace: _Pace
-    ) -> None:
+    async def _collect(self, search: _Search, queue_id: int, newest: _Newest, pace: _Pace) -> None:
         """Add the messages of one queue and hour, newest first, until what follows is too old to be kept."""
-        log, topic, queue_id = self._engine.log, span.topic, span.queue_id
-        if queue_id >= len(topic.queues):
-            return
-        queue = topic.queues[queue_id]
-        # Store times of a queue never go back: what is too new or too old need not be read.
-        lowest = max(log.offset_at(queue, span.begin_ms), queue.minimum)
-        beyond = log.offset_at(queue, span.end_ms + 1)
+        lowest, beyond = self._bounds(search, queue_id)
         page = [beyond] * _PAGE
         while len(page) == _PAGE:
             await pace.rest()
-            self._topic_now(topic.name)
-            page = _offsets(self._engine.store.seeker(INDEX), span, lowest, page[-1])
+            self._topic_now(search.topic.name)
+            page = _offsets(self._engine.store.seeker(INDEX), search, queue_id, lowest, page[-1])
             for offset in page:
-                record = log.get(topic, queue_id, offset)
-                await pace.spend(cost_of(record))
-                sound = log.decoded(topic, queue_id, offset, record) if record is not None else None
-                if record is None or sound is None:
-                    continue
-                message = as_stored(sound, self._engine.settings.name)
-                if not span.begin_ms <= message.store_ms <= span.end_ms or not fits(message):
-                    continue
-                if not newest.add(message, len(record)):
+                if not await self._add_found(search, queue_id, offset, newest, pace):
                     return
+
+    async def _collect_from_blocks(self, search: _Search, newest: _Newest, pace: _Pace) -> None:
+        """The same of messages of an hour that have blocks in the index, one queue after the other."""
+        begin, end = search.key(0, 0), search.key(MOST_QUEUES, 0)
+        bounds: dict[int, tuple[int, int]] = {}
+        ended = -1
+        while begin < end:
+            await pace.rest()
+            self._topic_now(search.topic.name)
+            hits, end = _hits(self._engine.store, begin, end, search.wanted)
+            for queue_id, offset in hits:
+                if queue_id == ended:
+                    continue
+                if queue_id not in bounds:
+                    bounds[queue_id] = self._bounds(search, queue_id)
+                lowest, beyond = bounds[queue_id]
+                if offset >= beyond:
+                    continue
+                if offset < lowest or not await self._add_found(search, queue_id, offset, newest, pace):
+                    ended = queue_id
+                    end = min(end, search.key(queue_id, 0))
+
+    def _bounds(self, search: _Search, queue_id: int) -> tuple[int, int]:
+        """The first offset of the search in a queue, and that behind its last one."""
+        log, topic = self._engine.log, search.topic
+        if queue_id >= len(topic.queues):
+            return 0, 0
+        queue = topic.queues[queue_id]
+        # Store times of a queue never go back: what is too new or too old need not be read.
+        lowest = max(log.offset_at(queue, search.begin_ms), queue.minimum)
+        return lowest, log.offset_at(queue, search.end_ms + 1)
+
+    async def _add_found(
+        self, search: _Search, queue_id: int, offset: int, newest: _Newest, pace: _Pace
+    ) -> bool:
+        """Add a message, if it is one that is searched for; whether an older one might still be kept."""
+        log, topic = self._engine.log, search.topic
+        record = log.get(topic, queue_id, offset)
+        await pace.spend(cost_of(record))
+        sound = log.decoded(topic, queue_id, offset, record) if record is not None else None
+        if record is None or sound is None:
+            return True
+        message = as_stored(sound, self._engine.settings.name)
+        if not search.begin_ms <= message.store_ms <= search.end_ms or not search.fits(message):
+            return True
+        return newest.add(message, len(record))
 
     def _hours(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The hours in this time that the index may have, newest first."""
@@ -245,15 +287,19 @@ class _Newest:
         return [message for _, _, message in sorted(self._heap, key=itemgetter(0), reverse=True)]
 
 
-class _Span(NamedTuple):
-    """What is looked through: the index entries of a hash, for one queue, in one hour, at a time."""
+class _Search(NamedTuple):
+    """What is looked for in one hour of the index, and what of it is kept."""
 
     topic: Topic
-    queue_id: int
     hour: int
     wanted: int
     begin_ms: int
     end_ms: int
+    fits: Callable[[StoredMessage], bool]
+
+    def key(self, queue_id: int, offset: int) -> bytes:
+        """Of a block."""
+        return index_key(self.hour, self.topic.id, BLOCK, queue_id, offset)
 
 
 def _queues(seek: Seek, hour: int, topic: Topic, wanted: int) -> list[int]:
@@ -268,12 +314,18 @@ def _queues(seek: Seek, hour: int, topic: Topic, wanted: int) -> list[int]:
     return queue_ids
 
 
-def _offsets(seek: Seek, span: _Span, lowest: int, beyond: int) -> list[int]:
+def _has_blocks(seek: Seek, hour: int, topic: Topic) -> bool:
+    last = seek(index_key(hour, topic.id, BLOCK, MOST_QUEUES, 0))
+    return last is not None and last[0][:16] == index_key(hour, topic.id, BLOCK, 0, 0)[:16]
+
+
+def _offsets(seek: Seek, search: _Search, queue_id: int, lowest: int, beyond: int) -> list[int]:
     """Some offsets in [lowest, beyond) that the index has, newest first."""
     offsets: list[int] = []
-    prefix = index_key(span.hour, span.topic.id, span.wanted, span.queue_id, 0)[:18]
+    hour, topic_id, wanted = search.hour, search.topic.id, search.wanted
+    prefix = index_key(hour, topic_id, wanted, queue_id, 0)[:18]
     while len(offsets) < _PAGE:
-        below = seek(index_key(span.hour, span.topic.id, span.wanted, span.queue_id, beyond))
+        below = seek(index_key(hour, topic_id, wanted, queue_id, beyond))
         if below is None or below[0][:18] != prefix:
             break
         beyond = split_index_key(below[0])[4]
@@ -281,3 +333,19 @@ def _offsets(seek: Seek, span: _Span, lowest: int, beyond: int) -> list[int]:
             break
         offsets.append(beyond)
     return offsets
+
+
+def _hits(store: Store, begin: bytes, end: bytes, wanted: int) -> tuple[list[tuple[int, int]], bytes]:
+    """Queues and offsets of what some blocks have of a hash, from the last one on; where they begin."""
+    hits: list[tuple[int, int]] = []
+    first, size = begin, 0
+    for looked, (key, block) in enumerate(store.scan_back(INDEX, begin, end), 1):
+        size += len(block)
+        places = places_in(block, wanted)
+        if places:
+            *_, queue_id, offset = split_index_key(key)
+            hits += [(queue_id, offset + place) for place in reversed(places)]
+        if looked == _BLOCKS or size >= _BLOCK_BYTES or len(hits) >= _PAGE:
+            first = key
+            break
+    return hits, first

@@ -89,6 +89,20 @@ class ColumnFamilies:
         except Exception as error:
             raise self._unreadable(error) from error
 
+    def scan_back(self, space: str, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The pairs of `scan` from the last one to the first. Never keep it over an await, either."""
+        try:
+            cursor = self._families[space].iter()
+            cursor.seek_for_prev(end)
+            if cursor.valid() and cursor.key() == end:
+                cursor.prev()
+            while cursor.valid() and (key := cursor.key()) >= begin:
+                yield key, cursor.value()
+                cursor.prev()
+            cursor.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
     def values(self, space: str, begin: bytes, end: bytes) -> Iterator[bytes]:
         """The values of `scan` alone, in two thirds of its time.
 

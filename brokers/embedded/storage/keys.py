@@ -8,6 +8,7 @@
 | floors   | topic id, queue                            | first offset kept (written by retention)  |
 | messages | topic id, queue, offset                    | the record, in RocketMQ's stored layout   |
 | index    | hour, topic id, hash, queue, offset        | nothing                                   |
+|          | hour, topic id, highest, queue, offset     | a block: checksums of a batch's ids, keys |
 | timers   | due ms, hash of id, sequence               | topic id, queue, then the record          |
 | half     | sequence, 0 or 1                           | 0: state of the transaction; 1: the record|
 | ended    | sequence                                   | how the transaction ended                 |

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokers.embedded.log.index_blocks import BLOCK, LEAST, places_in
 from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -167,6 +168,28 @@ async def test_the_index_has_the_id_and_every_key_under_the_hour_of_the_store_ti
     hour = parts.clock.now_ms() // HOUR_MS
     hashes = [text_hash(b"i", b"the id"), text_hash(b"k", b"one"), text_hash(b"k", b"two")]
     assert found == {(hour, topic.id, one, 0, 0) for one in hashes}
+
+
+@pytest.mark.parametrize(
+    ("count", "compacted", "entries"),
+    [(LEAST, False, 1), (LEAST - 1, False, 2 * (LEAST - 1)), (LEAST, True, 2 * LEAST)],
+)
+async def test_a_batch_has_one_block_in_the_index_unless_it_is_small(
+    parts, count, compacted, entries
+) -> None:
+    """Of a compacted topic, whose messages go one by one, each has an entry of its own."""
+    topic = await parts.topic()
+    topic.compacted = compacted
+    ids = [b"id %d" % n for n in range(count)]
+    add_packed(parts, topic, ids, [(b"key %d" % n,) for n in range(count)])
+    await parts.store.commit()
+    index = list(parts.store.scan(INDEX, b""))
+    assert len(index) == entries
+    if entries == 1:
+        [(entry, block)] = index
+        assert split_index_key(entry)[1:] == (topic.id, BLOCK, 0, 0)
+        assert places_in(block, text_hash(b"i", ids[3])) == [3]
+        assert places_in(block, text_hash(b"k", b"key 3")) == [3]
 
 
 def test_an_id_and_a_key_of_the_same_text_are_told_apart() -> None:

@@ -6,18 +6,22 @@ from typing import Any
 import pytest
 
 from brokers.embedded.log import retention as retention_module
+from brokers.embedded.log.index_blocks import BLOCK
 from brokers.embedded.storage.keys import (
     FLOORS,
     GROUPS,
+    HOUR_MS,
     INDEX,
     INFLIGHT,
     MESSAGES,
     PROGRESS,
     REMOVED,
     SIZES,
+    index_key,
     inflight_key,
     message_key,
     progress_key,
+    split_index_key,
 )
 from popgate.model import GroupConfig
 
@@ -278,6 +282,18 @@ async def test_the_index_of_removed_messages_goes_hour_by_hour_and_topic_by_topi
     parts.clock.advance(20 * HOUR_S)
     await round_of(parts)
     assert keys(parts, INDEX) == []
+
+
+async def test_blocks_of_the_index_go_with_their_hour(parts: Parts) -> None:
+    topic = await parts.topic(retention_ms=2 * HOUR_S * 1000)
+    hour = parts.clock.now_ms() // HOUR_MS
+    for age, queue_id in ((0, 0), (0, 9), (5, 0)):
+        parts.store.put(INDEX, index_key(hour + age, topic.id, BLOCK, queue_id, 1 << 40), b"block")
+    await parts.store.commit()
+    parts.clock.advance(5 * HOUR_S)
+    await send(parts, topic, 1)
+    await round_of(parts)
+    assert {split_index_key(key)[0] for key in keys(parts, INDEX)} == {hour + 5}
 
 
 async def test_the_index_of_a_kept_message_stays(parts: Parts) -> None:
