@@ -93,12 +93,19 @@ class ColumnFamilies:
         """The pairs of `scan` from the last one to the first. Never keep it over an await, either."""
         try:
             cursor = self._families[space].iter()
-            cursor.seek_for_prev(end)
-            if cursor.valid() and cursor.key() == end:
-                cursor.prev()
-            while cursor.valid() and (key := cursor.key()) >= begin:
-                yield key, cursor.value()
-                cursor.prev()
+            cursor.seek(begin)
+            # A step before the first one would go through all that was deleted there (100,000 keys: 50 ms).
+            # The binding's lower bound is of no use: it sets the upper one.
+            first = cursor.key() if cursor.valid() else end
+            if first < end:
+                cursor.seek_for_prev(end)
+                if cursor.valid() and cursor.key() == end:
+                    cursor.prev()
+                while cursor.valid() and (key := cursor.key()) >= first:
+                    yield key, cursor.value()
+                    if key == first:
+                        break
+                    cursor.prev()
             cursor.status()
         except Exception as error:
             raise self._unreadable(error) from error
