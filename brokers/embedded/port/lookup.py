@@ -46,6 +46,8 @@ _BLOCK_BYTES = 1 << 20
 _HOURS_AT_ONCE = 128
 _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
+_BOUNDS_WORK = 128
+"""What it takes to find the bounds of a search in a queue, twice by halving."""
 
 
 class LookupFacet(Facet, FindsByPlace):
@@ -160,6 +162,7 @@ class LookupFacet(Facet, FindsByPlace):
                 if queue_id == ended:
                     continue
                 if queue_id not in bounds:
+                    await pace.spend(_BOUNDS_WORK)
                     bounds[queue_id] = self._bounds(search, queue_id)
                 lowest, beyond = bounds[queue_id]
                 if offset >= beyond:

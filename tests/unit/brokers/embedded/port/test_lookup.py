@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.catalog.catalog import Topic
+from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, Sent, TopicConfig
 from popgate.testing import MovableClock
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context()
 HOUR_S = 3_600
@@ -48,6 +51,24 @@ async def start(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Start]:
 async def send(broker: EmbeddedBroker, queue_id: int, body: bytes) -> None:
     message = Message("T", body, keys=("k",), queue_id=queue_id)
     assert isinstance((await broker.send(CONTEXT, [message]))[0], Sent)
+
+
+async def send_batch(broker: EmbeddedBroker, queue_id: int, count: int = 16) -> None:
+    """Messages with the key k, of which the index has one block."""
+    ids = [f"{queue_id}-{at}" for at in range(count)]
+    await broker.send_packed(
+        CONTEXT,
+        PackedMessages(
+            "T",
+            ids,
+            [b"body"] * count,
+            [encode_properties({"UNIQ_KEY": name, "KEYS": "k"}) for name in ids],
+            [0] * count,
+            origins=[(5, "10.0.0.1:1")] * count,
+            keys=[(b"k",)] * count,
+            queue_id=queue_id,
+        ),
+    )
 
 
 async def find(broker: EmbeddedBroker, limit: int = 1024) -> list[bytes]:
@@ -107,6 +128,39 @@ async def test_no_more_is_read_than_can_be_kept(
     read.clear()
     assert await find(broker, limit=1) == [b"x"]
     assert len(read) == 3
+
+
+async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find how far to look in a queue takes some 20 records that are read, twice."""
+    broker = await start()
+    await broker.update_topic(TopicConfig("T", read_queues=100, write_queues=100))
+    for queue_id in range(100):
+        await send_batch(broker, queue_id)
+    turn = 0
+    in_turn = [0]
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            in_turn.append(0)
+            await asyncio.sleep(0)
+
+    offset_at = MessageLog.offset_at
+
+    def counted(log: MessageLog, queue: QueueState, time_ms: int) -> int:
+        in_turn[turn] += 1
+        return offset_at(log, queue, time_ms)
+
+    monkeypatch.setattr(MessageLog, "offset_at", counted)
+    turns = asyncio.create_task(count_turns())
+    found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=1)
+    turns.cancel()
+    assert [(message.queue_id, message.offset) for message in found] == [(0, 15)]
+    assert sum(in_turn) == 200
+    assert max(in_turn) <= 16
 
 
 async def test_a_message_is_found_by_its_place_alone(start: Start) -> None:
