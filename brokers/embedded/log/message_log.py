@@ -197,14 +197,17 @@ class MessageLog:
         )
         offsets = range(first, first + count)
         hour = store_ms // HOUR_MS
-        self._take_place(queue, store_ms, now_ms, places=count)
+        # All is encoded before a place is taken: what cannot be leaves no hole in the queue.
         index: list[bytes] = []
+        block = b""
         if not topic.compacted and fits_block(message_ids, packed.keys):
             block = encode_block(message_ids, packed.keys)
-            self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
         else:  # of a compacted topic single ones are taken out
             index = index_keys(hour, topic_id, queue_id, b"i", *_each(message_ids, offsets))
             index += index_keys(hour, topic_id, queue_id, b"k", *_each_of_several(packed.keys, offsets))
+        self._take_place(queue, store_ms, now_ms, places=count)
+        if block:
+            self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
         self._store.put_messages(message_keys(topic_id, queue_id, offsets), records, index)
         return first
 

@@ -192,6 +192,16 @@ async def test_a_batch_has_one_block_in_the_index_unless_it_is_small(
         assert places_in(block, text_hash(b"k", b"key 3")) == [3]
 
 
+@pytest.mark.parametrize("count", [2, LEAST])
+async def test_a_batch_the_index_cannot_tell_of_takes_no_place(parts, count) -> None:
+    topic = await parts.topic()
+    ids = [b"id %d" % n for n in range(count)]
+    with pytest.raises(TypeError):
+        add_packed(parts, topic, ids, [(b"a",)] * (count - 1) + [("no bytes",)])
+    assert topic.queues[0].maximum == 0
+    assert not parts.store.filling
+
+
 def test_an_id_and_a_key_of_the_same_text_are_told_apart() -> None:
     assert text_hash(b"i", b"x") != text_hash(b"k", b"x")
 
