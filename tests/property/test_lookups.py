@@ -127,6 +127,7 @@ def test_everything_is_found_and_nothing_else(
     """`page`: how much is looked at in a row."""
     monkeypatch.setattr(lookup, "_PAGE", page)
     monkeypatch.setattr(lookup, "_BLOCKS", page)
+    monkeypatch.setattr(lookup, "perf_counter", lambda: 0.0)
     serials = count()
 
     async def found(topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[str]:

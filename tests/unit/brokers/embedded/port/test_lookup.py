@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.catalog.catalog import QueueState, Topic
+from brokers.embedded.log.index_blocks import BLOCK, encode_block
 from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.port import lookup
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.keys import index_key, text_hash
+from brokers.embedded.storage.store import Store
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.messages.packed_messages import PackedMessages
@@ -161,6 +166,42 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     assert [(message.queue_id, message.offset) for message in found] == [(0, 15)]
     assert sum(in_turn) == 200
     assert max(in_turn) <= 16
+
+
+class SlowToBegin:
+    """Stands for a store whose cursors take a time before their first block."""
+
+    def __init__(self, blocks: int, begin_s: float, block_s: float) -> None:
+        block = encode_block([b"id"] * 16, [()] * 16)
+        self._pairs = [(index_key(1, 1, BLOCK, 0, 16 * at), block) for at in range(blocks)]
+        self._begin_s, self._block_s = begin_s, block_s
+        self.now_s = 0.0
+        self.turns_s: list[float] = []
+
+    def scan_back(self, space: str, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.now_s += self._begin_s
+        for pair in reversed(self._pairs):
+            if begin <= pair[0] < end:
+                yield pair
+                self.now_s += self._block_s
+
+    def look_through(self, wanted: int) -> None:
+        begin, end = index_key(1, 1, BLOCK, 0, 0), index_key(1, 1, BLOCK, 1, 0)
+        while begin < end:
+            began_s = self.now_s
+            _, end = lookup._hits(cast(Store, self), begin, end, wanted)
+            self.turns_s.append(self.now_s - began_s)
+
+
+@pytest.mark.parametrize(("begin_s", "total_s", "turn_s"), [(0.0, 0.02, 0.0011), (0.01, 0.045, 0.021)])
+def test_a_cursor_that_takes_long_to_make_is_used_for_as_long_again(
+    begin_s: float, total_s: float, turn_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SlowToBegin(20_000, begin_s, 1e-6)
+    monkeypatch.setattr(lookup, "perf_counter", lambda: store.now_s)
+    store.look_through(text_hash(b"k", b"none"))
+    assert sum(store.turns_s) <= total_s + 1e-6
+    assert max(store.turns_s) <= turn_s
 
 
 async def test_a_message_is_found_by_its_place_alone(start: Start) -> None:
