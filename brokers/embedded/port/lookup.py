@@ -266,6 +266,8 @@ class _Newest:
         self._most = max(most, 0)
         self._bytes_left = most_bytes
         self._heap: list[tuple[tuple[int, int, int], int, StoredMessage]] = []
+        self._ages: set[tuple[int, int, int]] = set()
+        """Of what is kept: after a loss the index may have one message twice."""
         self._too_old = (-1, 0, 0)
 
     @property
@@ -278,11 +280,15 @@ class _Newest:
         age = (message.store_ms, message.offset, -message.queue_id)
         if age <= self._too_old:
             return False
+        if age in self._ages:
+            return True
         heap = self._heap
         heappush(heap, (age, size, message))
+        self._ages.add(age)
         self._bytes_left -= size
         while len(heap) > self._most or (self._bytes_left < 0 and len(heap) > 1):
             self._too_old, dropped, _ = heappop(heap)
+            self._ages.remove(self._too_old)
             self._bytes_left += dropped
         return age > self._too_old and (len(heap) < self._most or heap[0][0] != age)
 

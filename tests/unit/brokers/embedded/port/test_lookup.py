@@ -16,7 +16,7 @@ from brokers.embedded.log.index_blocks import BLOCK, encode_block
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.port import lookup
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.keys import index_key, text_hash
+from brokers.embedded.storage.keys import HOUR_MS, INDEX, index_key, text_hash
 from brokers.embedded.storage.store import Store
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
@@ -166,6 +166,22 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     assert [(message.queue_id, message.offset) for message in found] == [(0, 15)]
     assert sum(in_turn) == 200
     assert max(in_turn) <= 16
+
+
+async def test_a_message_that_the_index_has_twice_is_found_once(start: Start, clock: MovableClock) -> None:
+    """Entries may outlive messages that were lost with a log, and others have their offsets since."""
+    broker = await start()
+    await send_batch(broker, 0, count=20)
+    store, topic = broker._engine.store, broker._engine.catalogue.topic("T")
+    hour = clock.now_ms() // HOUR_MS
+    stale = encode_block([b""] * 16, [(b"k",)] * 16)
+    store.put(INDEX, index_key(hour, topic.id, BLOCK, 0, 8), stale)
+    store.put(INDEX, index_key(hour, topic.id, text_hash(b"k", b"k"), 0, 3), b"")
+    store.put(INDEX, index_key(hour - 1, topic.id, text_hash(b"k", b"k"), 0, 4), b"")
+    await store.commit()
+    for limit in (5, 1024):
+        found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=limit)
+        assert [message.offset for message in found] == [*range(19, -1, -1)][:limit]
 
 
 class SlowToBegin:
