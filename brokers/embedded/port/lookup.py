@@ -167,6 +167,8 @@ class LookupFacet(Facet, FindsByPlace):
                     bounds[queue_id] = self._bounds(search, queue_id)
                 lowest, beyond = bounds[queue_id]
                 if offset >= beyond:
+                    # No block that begins there has an offset before it.
+                    end = min(end, search.key(queue_id, beyond))
                     continue
                 if offset < lowest or not await self._add_found(search, queue_id, offset, newest, pace):
                     ended = queue_id

@@ -168,6 +168,30 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     assert max(in_turn) <= 16
 
 
+async def test_batches_after_the_time_that_is_asked_for_are_passed_over(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(dedup_window_ms=0)
+    first_ms = clock.now_ms()
+    for _ in range(100):
+        await send_batch(broker, 1)
+        clock.advance(1)
+    await send_batch(broker, 0)
+    scans: list[bytes] = []
+    scan_back = Store.scan_back
+
+    def counted(store: Store, space: str, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        scans.append(end)
+        return scan_back(store, space, begin, end)
+
+    monkeypatch.setattr(Store, "scan_back", counted)
+    found = await broker.find_by_key(
+        CONTEXT, "T", "k", begin_ms=first_ms, end_ms=first_ms + 1_000, limit=1_024
+    )
+    assert [message.offset for message in found] == [*range(31, -1, -1)]
+    assert len(scans) <= 3
+
+
 async def test_a_message_that_the_index_has_twice_is_found_once(start: Start, clock: MovableClock) -> None:
     """Entries may outlive messages that were lost with a log, and others have their offsets since."""
     broker = await start()
