@@ -327,6 +327,8 @@ def _queues(seek: Seek, hour: int, topic: Topic, wanted: int) -> list[int]:
 
 
 def _has_blocks(seek: Seek, hour: int, topic: Topic) -> bool:
+    if topic.compacted:  # none, and RocksDB would look at all entries that were deleted
+        return False
     last = seek(index_key(hour, topic.id, BLOCK, MOST_QUEUES, 0))
     return last is not None and last[0][:16] == index_key(hour, topic.id, BLOCK, 0, 0)[:16]
 

@@ -16,12 +16,12 @@ from brokers.embedded.log.index_blocks import BLOCK, encode_block
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.port import lookup
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.keys import HOUR_MS, INDEX, index_key, text_hash
+from brokers.embedded.storage.keys import HOUR_MS, INDEX, index_key, split_index_key, text_hash
 from brokers.embedded.storage.store import Store
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.messages.packed_messages import PackedMessages
-from popgate.model import Message, Sent, TopicConfig
+from popgate.model import CLEANUP_POLICY, COMPACTION, Message, Sent, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.properties import encode_properties
 
@@ -190,6 +190,36 @@ async def test_batches_after_the_time_that_is_asked_for_are_passed_over(
     )
     assert [message.offset for message in found] == [*range(31, -1, -1)]
     assert len(scans) <= 3
+
+
+async def test_of_a_compacted_topic_no_blocks_are_looked_for(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before them RocksDB goes through all entries of the hour that were deleted: 12 ms for 50,000."""
+    broker = await start()
+    await broker.create_topic(TopicConfig("C", attributes={CLEANUP_POLICY: COMPACTION}))
+    for name in ("T", "C"):
+        assert isinstance((await broker.send(CONTEXT, [Message(name, b"body", keys=("k",))]))[0], Sent)
+    sought: list[bytes] = []
+    seeker = Store.seeker
+
+    def noting(store: Store, space: str) -> lookup.Seek:
+        seek = seeker(store, space)
+
+        def noted(key: bytes) -> tuple[bytes, bytes] | None:
+            sought.append(key)
+            return seek(key)
+
+        return noted
+
+    monkeypatch.setattr(Store, "seeker", noting)
+    hashes: dict[str, set[int]] = {}
+    for name in ("T", "C"):
+        sought.clear()
+        assert len(await broker.find_by_key(CONTEXT, name, "k", begin_ms=0, end_ms=1 << 50, limit=9)) == 1
+        hashes[name] = {split_index_key(key)[2] for key in sought if len(key) == 26}
+    wanted = text_hash(b"k", b"k")
+    assert hashes == {"T": {wanted, BLOCK}, "C": {wanted}}
 
 
 async def test_a_message_that_the_index_has_twice_is_found_once(start: Start, clock: MovableClock) -> None:
