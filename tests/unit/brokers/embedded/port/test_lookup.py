@@ -146,12 +146,13 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     turn = 0
     in_turn = [0]
 
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            in_turn.append(0)
-            await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+
+    def next_turn() -> None:
+        nonlocal turn, turns
+        turn += 1
+        in_turn.append(0)
+        turns = loop.call_soon(next_turn)
 
     offset_at = MessageLog.offset_at
 
@@ -160,7 +161,7 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
         return offset_at(log, queue, time_ms)
 
     monkeypatch.setattr(MessageLog, "offset_at", counted)
-    turns = asyncio.create_task(count_turns())
+    turns = loop.call_soon(next_turn)
     found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=1)
     turns.cancel()
     assert [(message.queue_id, message.offset) for message in found] == [(0, 15)]
