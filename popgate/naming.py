@@ -128,6 +128,14 @@ def pop_retry_topic_v2(group: str, topic: str) -> str:
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
+def pop_retry_origin(group: str, topic: str) -> str | None:
+    """The topic whose pops by the group a retry topic is of, as its name goes; None for another name."""
+    for prefix in (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, "")):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return None
+
+
 def member_group(group: str, client: str) -> str:
     """The group of one client of a broadcast group; `client` is a digest of its id."""
     return f"{MEMBER_PREFIX}{group}%{client}"

@@ -11,7 +11,7 @@ from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, TopicNotFound, Unsupported
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
-from popgate.naming import check_group, check_topic, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
+from popgate.naming import check_group, check_topic, pop_retry_origin, retry_topic
 from processors.core import ProcessorCore
 from processors.observer import Latest, Watch
 from processors.produce.message_checks import check_message, finish_message
@@ -192,11 +192,7 @@ def _failed_in(group: str, topic: str) -> str:
     For a retry topic of pops it is the one that they were made of. As the names go, the retries of another
     group may be called like that: `%RETRY%a_b` has those of `a` of the topic `b`, or all of `a_b`.
     """
-    if topic == retry_topic(group):
-        return ""
-    return (
-        topic.removeprefix(pop_retry_topic_v1(group, "")).removeprefix(pop_retry_topic_v2(group, "")) or topic
-    )
+    return "" if topic == retry_topic(group) else pop_retry_origin(group, topic) or topic
 
 
 def _nobody_waits(_client_id: str, _message: StoredMessage) -> bool:

@@ -12,10 +12,6 @@ from processors.clients.client_registry import ClientRegistry
 from processors.observer import Observer
 
 
-def _everybody(_context: Context, _action: Action, *, topic: str) -> None:
-    """Where nobody asks for permissions."""
-
-
 class CheckRouter:
     """Sends a check to one producer, a different one each time; to the next if one cannot take it.
 
@@ -24,9 +20,7 @@ class CheckRouter:
 
     __slots__ = ("_clients", "_observer", "_permit")
 
-    def __init__(
-        self, clients: ClientRegistry, observer: Observer, permit: Callable[..., None] = _everybody
-    ) -> None:
+    def __init__(self, clients: ClientRegistry, observer: Observer, permit: Callable[..., None]) -> None:
         self._clients = clients
         self._observer = observer
         self._permit = permit

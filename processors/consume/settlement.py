@@ -167,7 +167,7 @@ class Settlement:
                     results = await self._broker.ack(context, topic, reader, claim.handles)
                     if results.count(None) < len(results):
                         trouble = _first_trouble(results)
-                except (BrokerUnavailable, BrokerTimeout) as error:
+                except _TROUBLES as error:
                     trouble = error
                 if trouble is not None:
                     results = await self._insist_on_ack(

@@ -12,7 +12,7 @@ message, and so on.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 from zlib import crc32
@@ -39,18 +39,15 @@ def encode_block(ids: Sequence[bytes], keys: Sequence[Sequence[bytes]]) -> bytes
     """The block of messages with these ids, empty where one has none, and these keys."""
     flags = 0
     lists = b""
-    if not all(ids):
-        flags |= _IDS_LISTED
-        places = [place for place, text in enumerate(ids) if text]
-        lists += struct.pack(f">{len(places)}H", *places)
-        ids = [text for text in ids if text]
-    flat = list(chain.from_iterable(keys))
-    if len(flat) != len(keys) or not all(keys):
-        flags |= _KEYS_LISTED
-        places = [place for place, several in enumerate(keys) for _ in several]
-        lists += struct.pack(f">{len(places)}H", *places)
-    checksums = struct.pack(f">{len(ids) + len(flat)}I", *map(crc32, ids), *map(crc32, flat))
-    return _HEAD.pack(len(ids), len(flat), flags) + checksums + lists
+    everyone = range(len(ids))
+    named, of_ids = each(ids, everyone)
+    flat, of_keys = each_of_several(keys, everyone)
+    for places, listed in ((of_ids, _IDS_LISTED), (of_keys, _KEYS_LISTED)):
+        if places is not everyone:
+            flags |= listed
+            lists += b"".join(place.to_bytes(2, "big") for place in places)
+    checksums = struct.pack(f">{len(named) + len(flat)}I", *map(crc32, named), *map(crc32, flat))
+    return _HEAD.pack(len(named), len(flat), flags) + checksums + lists
 
 
 def places_in(block: bytes, wanted: int) -> list[int]:
@@ -74,3 +71,22 @@ def places_in(block: bytes, wanted: int) -> list[int]:
             lists += 2 * ids
         hits = [int.from_bytes(block[lists + 2 * at : lists + 2 * at + 2], "big") for at in hits]
     return list(dict.fromkeys(hits))
+
+
+def each(texts: Sequence[bytes], offsets: Iterable[int]) -> tuple[Sequence[bytes], Iterable[int]]:
+    """The texts that are not empty, one of a message, and the offset of each."""
+    if all(texts):
+        return texts, offsets
+    return [text for text in texts if text], [
+        offset for text, offset in zip(texts, offsets, strict=True) if text
+    ]
+
+
+def each_of_several(
+    texts: Sequence[Sequence[bytes]], offsets: Iterable[int]
+) -> tuple[Sequence[bytes], Iterable[int]]:
+    """The texts of messages that have several, one or none, and the offset of each."""
+    flat = list(chain.from_iterable(texts))
+    if len(flat) == len(texts) and all(texts):
+        return flat, offsets
+    return flat, [offset for several, offset in zip(texts, offsets, strict=True) for _ in several]

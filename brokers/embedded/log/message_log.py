@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
-from brokers.embedded.log.index_blocks import BLOCK, encode_block, fits_block
+from brokers.embedded.log.index_blocks import BLOCK, each, each_of_several, encode_block, fits_block
 from brokers.embedded.storage.damaged_records import DamagedRecords, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -203,8 +202,8 @@ class MessageLog:
         if not topic.compacted and fits_block(message_ids, packed.keys):
             block = encode_block(message_ids, packed.keys)
         else:  # of a compacted topic single ones are taken out
-            index = index_keys(hour, topic_id, queue_id, b"i", *_each(message_ids, offsets))
-            index += index_keys(hour, topic_id, queue_id, b"k", *_each_of_several(packed.keys, offsets))
+            index = index_keys(hour, topic_id, queue_id, b"i", *each(message_ids, offsets))
+            index += index_keys(hour, topic_id, queue_id, b"k", *each_of_several(packed.keys, offsets))
         self._take_place(queue, store_ms, now_ms, places=count)
         if block:
             self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
@@ -329,25 +328,6 @@ class MessageLog:
             put(INDEX, index_key(hour, topic_id, text_hash(b"i", message_id), queue_id, offset), b"")
         for key in keys:
             put(INDEX, index_key(hour, topic_id, text_hash(b"k", key), queue_id, offset), b"")
-
-
-def _each(texts: Sequence[bytes], offsets: Iterable[int]) -> tuple[Sequence[bytes], Iterable[int]]:
-    """The texts that are not empty, one of a message, and the offset of each."""
-    if all(texts):
-        return texts, offsets
-    return [text for text in texts if text], [
-        offset for text, offset in zip(texts, offsets, strict=True) if text
-    ]
-
-
-def _each_of_several(
-    texts: Sequence[Sequence[bytes]], offsets: Iterable[int]
-) -> tuple[Sequence[bytes], Iterable[int]]:
-    """The texts of messages that have several, one or none, and the offset of each."""
-    flat = list(chain.from_iterable(texts))
-    if len(flat) == len(texts) and all(texts):
-        return flat, offsets
-    return flat, [offset for several, offset in zip(texts, offsets, strict=True) for _ in several]
 
 
 def stored_message(record: bytes, start: int = 0, *, broker: str) -> StoredMessage:

@@ -124,8 +124,8 @@ class LookupFacet(Facet, FindsByPlace):
                     places.append((hour, None))
             del seek
             for hour, same in groupby(places, key=itemgetter(0)):
+                search = _Search(topic, hour, wanted, begin_ms, end_ms, fits)
                 for _, queue_id in same:
-                    search = _Search(topic, hour, wanted, begin_ms, end_ms, fits)
                     if queue_id is None:
                         await self._collect_from_blocks(search, newest, pace)
                     else:

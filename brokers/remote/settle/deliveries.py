@@ -23,7 +23,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.ids.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
-from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.naming import RETRY_PREFIX, pop_retry_origin
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 
@@ -268,10 +268,7 @@ def may_be_popped(topic: str, group: str) -> bool:
     for those that it writes when an invisible time is changed. Source: RocketMQ 5.3.3,
     PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic, ChangeInvisibleTimeProcessor.
     """
-    if not topic.startswith(RETRY_PREFIX):
-        return True
-    own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
-    return any(topic.startswith(name) and len(topic) > len(name) for name in own)
+    return not topic.startswith(RETRY_PREFIX) or bool(pop_retry_origin(group, topic))
 
 
 def _number(text: str | None) -> int:

@@ -24,7 +24,7 @@ from popgate.errors import (
 )
 from popgate.ids.receipt import OF_TOPIC, Receipt, parse_receipt
 from popgate.model import Reading, StoredMessage
-from popgate.naming import check_group, check_topic, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.naming import check_group, check_topic, pop_retry_origin
 from popgate.wire.bodies.pop_info import PopInfo, encode_pop_info
 from popgate.wire.bodies.small_bodies import BatchAck, decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
@@ -251,10 +251,8 @@ def popped(messages: Sequence[StoredMessage], broker: str, origin: Origin) -> tu
 
 def topic_popped(topic: str, group: str, receipt: Receipt) -> str:
     """The topic that a message was popped from: clients name that of the retries it lay in (facts 4.1)."""
-    for of_retries in (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, "")):
-        if receipt.topic_type != OF_TOPIC and topic.startswith(of_retries):
-            return check_topic(topic[len(of_retries) :])
-    return check_topic(topic)
+    origin = pop_retry_origin(group, topic) if receipt.topic_type != OF_TOPIC else None
+    return check_topic(topic if origin is None else origin)
 
 
 def _by_reader(broker: str, acks: Iterable[BatchAck]) -> dict[tuple[str, str], list[str]]:

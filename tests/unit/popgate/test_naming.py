@@ -9,6 +9,7 @@ from popgate.naming import (
     dead_letter_topic,
     is_derived_topic,
     is_system_topic,
+    pop_retry_origin,
     pop_retry_topic_v1,
     pop_retry_topic_v2,
     retry_topic,
@@ -59,6 +60,9 @@ def test_derived_topics_are_named_after_group_and_topic() -> None:
     assert retry_topic("g") == "%RETRY%g"
     assert pop_retry_topic_v1("g", "t") == "%RETRY%g_t"
     assert pop_retry_topic_v2("g", "t") == "%RETRY%g+t"
+    assert [pop_retry_origin("g", f"%RETRY%g{rest}") for rest in ("_t", "+t", "_", "t", "")] == [
+        *("t", "t", "", None, None)
+    ]
     assert is_derived_topic("%DLQ%g")
     assert not is_derived_topic("DLQ")
     assert is_system_topic("TRANS_CHECK_MAX_TIME_TOPIC")

@@ -170,6 +170,20 @@ async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
     assert processor.auto_renewal.holdings.held == 1
 
 
+def busy_with(monkeypatch: pytest.MonkeyPatch, broker: Any, refused: str, *, times: int = 1_000) -> list[str]:
+    """Have the broker refuse a change of one handle for so many times; the handles that it is asked about."""
+    change_invisible, asked = broker.change_invisible, list[str]()
+
+    async def busy(context: Context, topic: str, group: str, receipt: str, *args: Any, **more: Any) -> str:
+        asked.append(receipt)
+        if receipt == refused and asked.count(refused) <= times:
+            raise BrokerUnavailable("busy")
+        return str(await change_invisible(context, topic, group, receipt, *args, **more))
+
+    monkeypatch.setattr(broker, "change_invisible", busy)
+    return asked
+
+
 async def test_what_was_renewed_keeps_its_new_handle_when_the_rest_was_not(
     processor: MessagingProcessor,
     broker: Any,
@@ -181,15 +195,7 @@ async def test_what_was_renewed_keeps_its_new_handle_when_the_rest_was_not(
 ) -> None:
     """RocketMQ says OK to the older handle of a message that was renewed, and delivers it again."""
     renewed, refused = await popped(processor, context, 2)
-    change_invisible, asked = broker.change_invisible, list[str]()
-
-    async def busy(context: Context, topic: str, group: str, receipt: str, *args: Any, **more: Any) -> str:
-        asked.append(receipt)
-        if receipt == refused:
-            raise BrokerUnavailable("busy")
-        return str(await change_invisible(context, topic, group, receipt, *args, **more))
-
-    monkeypatch.setattr(broker, "change_invisible", busy)
+    asked = busy_with(monkeypatch, broker, refused)
     for _ in range(62):
         clock.advance(1)
         await settle()
@@ -210,15 +216,7 @@ async def test_what_is_renewed_late_goes_on_with_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     receipts = await popped(processor, context, 2)
-    change_invisible, asked = broker.change_invisible, list[str]()
-
-    async def busy(context: Context, topic: str, group: str, receipt: str, *args: Any, **more: Any) -> str:
-        asked.append(receipt)
-        if asked.count(receipts[1]) == 1 and receipt == receipts[1]:
-            raise BrokerUnavailable("busy")
-        return str(await change_invisible(context, topic, group, receipt, *args, **more))
-
-    monkeypatch.setattr(broker, "change_invisible", busy)
+    asked = busy_with(monkeypatch, broker, receipts[1], times=1)
     for _ in range(55):
         clock.advance(1)
         await settle()

@@ -278,7 +278,11 @@ class TestOfAnAccountThatMayNotSend:
     def policies(self) -> Policies:
         return Policies(authorizer=Refusing("stranger", ResourceKind.TOPIC))
 
-    async def test_it_is_shown_no_half_message(self, stage: Stage) -> None:
+    half = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
+    check = TransactionCheck("orders", "makers", "t1", half, 1)
+
+    def both(self, stage: Stage) -> tuple[Caller, Caller, list[Peer]]:
+        """One that may send, one that may not, and who of them was asked about half messages."""
         asked: list[Peer] = []
 
         def ask(peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
@@ -288,29 +292,22 @@ class TestOfAnAccountThatMayNotSend:
         room = Heartbeats(stage.door_context, ask)
         maker, stranger = Caller(room), Caller(room, peer=FakePeer("10.1.1.2:2"))
         stranger.context.principal = Principal("stranger")
+        return maker, stranger, asked
+
+    async def test_it_is_shown_no_half_message(self, stage: Stage) -> None:
+        maker, stranger, asked = self.both(stage)
         for caller, client_id in ((stranger, "s@1"), (maker, "c@1")):
             await caller.ok(BEAT, body=beat(producers=("makers",), client_id=client_id))
-        message = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
         for _ in range(2):
-            assert stage.processor.check_router.ask(TransactionCheck("orders", "makers", "t1", message, 1))
+            assert stage.processor.check_router.ask(self.check)
         assert asked == [maker.peer, maker.peer]
 
     @pytest.mark.parametrize("first", ["stranger", "maker"])
     async def test_it_keeps_no_check_from_the_client_whose_id_it_says(self, stage: Stage, first: str) -> None:
-        asked: list[Peer] = []
-
-        def ask(peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
-            asked.append(peer)
-            return True
-
-        room = Heartbeats(stage.door_context, ask)
-        maker, stranger = Caller(room), Caller(room, peer=FakePeer("10.1.1.2:2"))
-        stranger.context.principal = Principal("stranger")
+        maker, stranger, asked = self.both(stage)
         for caller in (stranger, maker, stranger) if first == "stranger" else (maker, stranger, maker):
             await caller.ok(BEAT, body=beat(producers=("makers",), client_id="c@1"))
-        message = StoredMessage("orders", "popgate", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
-        check = TransactionCheck("orders", "makers", "t1", message, 1)
-        assert stage.processor.check_router.ask(check)
+        assert stage.processor.check_router.ask(self.check)
         assert asked == [maker.peer]
 
 
