@@ -23,6 +23,7 @@ from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.filters.compiled import compile_filter
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import (
     FilterKind,
     GroupConfig,
@@ -203,6 +204,16 @@ class Port:
         for message in messages:
             message.queue_id = queue_id
         results = self.run(self.broker.send(self.context, messages))
+        assert all(isinstance(r, Sent) for r in results)
+        return [r for r in results if isinstance(r, Sent)]
+
+    def send_packed(self, *messages: Message, queue_id: int = -1) -> list[Sent]:
+        """Messages without a lane: stored together, with the embedded broker as one value."""
+        packed = PackedMessages.pack(messages[0].topic, messages)
+        packed.queue_id = queue_id
+        packed.origins = [(message.born_ms, message.born_host) for message in messages]
+        packed.keys = [()] * len(messages)
+        results = self.run(self.broker.send_packed(self.context, packed))
         assert all(isinstance(r, Sent) for r in results)
         return [r for r in results if isinstance(r, Sent)]
 

@@ -171,7 +171,8 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             bodies = [f"{lane}{self.count + n}" for n in range(count)]
             self.count += count
             messages = [port.message(self.topic, body, lane=lane, tag=tag, **how) for body in bodies]
-            answers = port.send(*messages, queue_id=LANES.index(lane) % 2)
+            send = port.send_packed if count > 1 and not lane else port.send
+            answers = send(*messages, queue_id=LANES.index(lane) % 2)
             for body, message, answer in zip(bodies, messages, answers, strict=True):
                 sent = Sent(body, lane, tag, message.message_id, message.deliver_at_ms)
                 sent.recall_handle, sent.transaction_id = answer.recall_handle, answer.transaction_id

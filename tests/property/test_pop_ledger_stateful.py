@@ -85,10 +85,11 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         def note(self, handle: str, m: Known) -> None:
             assert self.handles.setdefault(handle, (m, m.delivery)) == (m, m.delivery)
 
-        @rule(count=st.integers(1, 5))
-        def send(self, count: int) -> None:
+        @rule(count=st.integers(1, 5), packed=st.booleans())
+        def send(self, count: int, packed: bool) -> None:
             bodies = [f"m{len(self.model.messages) + n}" for n in range(count)]
-            sent = port.send(*(port.message(self.topic, body) for body in bodies))
+            send = port.send_packed if packed else port.send
+            sent = send(*(port.message(self.topic, body) for body in bodies))
             self.model.messages += [Known(b, s.offset) for b, s in zip(bodies, sent, strict=True)]
 
         @rule(at_most=st.integers(1, 6), invisible_ms=st.sampled_from([1, 100, 1_000, 10_000]))
@@ -107,10 +108,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert g.receipt not in self.handles
                 self.note(g.receipt, m)
 
-        @rule(count=st.integers(1, 5))
-        def send_and_pop(self, count: int) -> None:
+        @rule(count=st.integers(1, 5), packed=st.booleans())
+        def send_and_pop(self, count: int, packed: bool) -> None:
             """What happens most, and so twice as often as the rest."""
-            self.send(count)
+            self.send(count, packed)
             self.pop(6, 10_000)
 
         @precondition(lambda self: self.handles)

@@ -14,6 +14,8 @@ from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.log.index_blocks import BLOCK, each, each_of_several, encode_block, fits_block
+from brokers.embedded.log.log_reader import LogReader
+from brokers.embedded.log.record_blocks import join_records
 from brokers.embedded.storage.damaged_records import DamagedRecords, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -46,8 +48,6 @@ from popgate.wire.messages.records import (
 )
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
-_FEW = 4
-"""So many records cost less one by one than a scan does to begin."""
 Arrived = Callable[[QueueState, int], None]
 """Called with a queue and how many new messages can be read there."""
 
@@ -64,6 +64,7 @@ class MessageLog:
         """Messages that were committed since the start."""
         self._store = store
         self._clock = clock
+        self._reader = LogReader(store)
         self._grown: dict[QueueState, int] = {}
         self._turn = -1
 
@@ -196,53 +197,39 @@ class MessageLog:
         )
         offsets = range(first, first + count)
         hour = store_ms // HOUR_MS
-        # All is encoded before a place is taken: what cannot be leaves no hole in the queue.
+        # All is encoded before a place is taken: what cannot be leaves no hole in the queue. Of a compacted
+        # topic single messages are taken out.
         index: list[bytes] = []
         block = b""
         if not topic.compacted and fits_block(message_ids, packed.keys):
             block = encode_block(message_ids, packed.keys)
-        else:  # of a compacted topic single ones are taken out
+        else:
             index = index_keys(hour, topic_id, queue_id, b"i", *each(message_ids, offsets))
             index += index_keys(hour, topic_id, queue_id, b"k", *each_of_several(packed.keys, offsets))
         self._take_place(queue, store_ms, now_ms, places=count)
         if block:
             self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
-        self._store.put_messages(message_keys(topic_id, queue_id, offsets), records, index)
+        ends: Iterable[int] = offsets
+        if not topic.compacted:
+            ends, records = join_records(records, first)
+        self._store.put_messages(message_keys(topic_id, queue_id, ends), records, index)
         return first
 
     def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:
-        """One committed record."""
-        return self._store.get(MESSAGES, message_key(topic.id, queue_id, offset))
+        """One committed record; None where there is none any more."""
+        return self._reader.get(topic.queues[queue_id], offset) if queue_id < len(topic.queues) else None
 
     def get_many(self, topic: Topic, queue_id: int, offsets: Iterable[int]) -> list[bytes | None]:
         """Committed records; None where there is none any more."""
-        topic_id = topic.id
-        return self._store.get_many(MESSAGES, [message_key(topic_id, queue_id, at) for at in offsets])
+        return self._reader.get_many(topic.queues[queue_id], offsets)
 
     def read(self, topic: Topic, queue_id: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Committed records with begin <= offset < end, in order, as (offset, record)."""
-        visible = topic.queues[queue_id].visible
-        if end > visible:
-            end = visible
-        if end - begin <= _FEW:
-            for offset in range(begin, end):
-                stored = self._store.get(MESSAGES, message_key(topic.id, queue_id, offset))
-                if stored is not None:
-                    yield offset, stored
-            return
-        from_bytes = int.from_bytes
-        for key, record in self._store.scan(
-            MESSAGES, message_key(topic.id, queue_id, begin), message_key(topic.id, queue_id, end)
-        ):
-            yield from_bytes(key[6:], "big"), record
+        return self._reader.read(topic.queues[queue_id], begin, end)
 
-    def records(self, topic: Topic, queue_id: int, begin: int, end: int) -> Iterator[bytes]:
-        """As `read`, without the offsets, in less time. What cannot be read ends them, too."""
-        if end - begin <= _FEW:
-            return (record for _, record in self.read(topic, queue_id, begin, end))
-        end = min(end, topic.queues[queue_id].visible)
-        keys = (message_key(topic.id, queue_id, offset) for offset in (begin, end))
-        return self._store.values(MESSAGES, *keys)
+    def values(self, topic: Topic, queue_id: int, begin: int, end: int) -> Iterator[bytes]:
+        """The same as they are stored, several in one: see `LogReader.values`."""
+        return self._reader.values(topic.queues[queue_id], begin, end)
 
     def reach(self, queue: QueueState, begin: int, count: int) -> int:
         """How far to read for so many records from `begin` on: where offsets are missing, to the end."""

@@ -94,21 +94,21 @@ class PullFacet(Facet):
         """All messages, as they are stored. None: one of them has to be decoded."""
         log = self._engine.log
         end = log.reach(queue, offset, max_messages)
-        records = log.records(queue.topic, queue.queue_id, offset, end)
-        run = plain_run(records, queue.topic.packed_name, offset, max_messages, max_bytes)
+        values = log.values(queue.topic, queue.queue_id, offset, end)
+        run = plain_run(values, queue.topic.packed_name, offset, max_messages, max_bytes)
         if run is None:
             return None
-        following = offset + len(run.records)
+        following = offset + len(run.starts)
         if run.is_cut:
             end = following
         # What cannot be read ends the records without a word; so do holes at the end of what there is.
         elif following < end and next(log.read(queue.topic, queue.queue_id, following, end), None):
             return None
-        if not run.records:
+        if not run.starts:
             return [], max(end, offset)
         name = self._engine.settings.name
         decode = partial(stored_message, broker=name)
-        stored = StoredRecords(b"".join(run.records), run.starts, run.body_bytes, name, decode)
+        stored = StoredRecords(b"".join(run.pieces), run.starts, run.body_bytes, name, decode)
         return stored, max(end, offset)
 
     def _read(

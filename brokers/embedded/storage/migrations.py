@@ -13,7 +13,7 @@ from typing import Protocol
 from brokers.embedded.storage.keys import META, SPACES
 from popgate.errors import BrokerUnavailable
 
-FORMAT = 1
+FORMAT = 2
 """The version of the layout in `keys`; raised whenever an older program could misread it."""
 
 FORMAT_KEY = b"format"
@@ -42,8 +42,14 @@ class Upgradable(Protocol):
 Upgrade = Callable[[Upgradable], None]
 """Brings a store from the version it is listed under to the next one. Only adds to the batch."""
 
-UPGRADES: Mapping[int, Upgrade] = {}
-"""From version to the step that leaves it. Empty: version 1 is the first."""
+
+
+def _allow_blocks(store: Upgradable) -> None:
+    """Version 1 has each record in a value of its own, as version 2 still may."""
+
+
+UPGRADES: Mapping[int, Upgrade] = {1: _allow_blocks}
+"""From version to the step that leaves it. Version 1 is the first."""
 
 
 def bring_up_to_date(

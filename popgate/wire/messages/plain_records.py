@@ -56,64 +56,77 @@ def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None
 
 
 class PlainRun(NamedTuple):
-    """Plain records that follow one another, and where each begins if they are put together.
+    """Plain records that follow one another, and where each begins if `pieces` are put together.
 
     `is_cut`: one more was there, or may be, and there was no room for it.
     """
 
-    records: list[bytes]
+    pieces: list[bytes]
     starts: list[int]
     body_bytes: int
     is_cut: bool
 
 
 def plain_run(
-    records: Iterable[bytes], topic: bytes, offset: int, max_messages: int, max_bytes: int
+    values: Iterable[bytes], topic: bytes, offset: int, max_messages: int, max_bytes: int
 ) -> PlainRun | None:
-    """The first of `records`, as many as are allowed: the first one counts in any case.
+    """The first records of `values`, as many as are allowed: the first one counts in any case.
 
-    `topic`: the name that most of them have. None: one of them is not plain, or not at the offset behind the
-    one before it, of which the first has to be `offset`.
+    A value is one record or several; those before `offset` do not count. `topic`: the name that most of
+    them have. None: one of them is not plain, or not at the offset behind the one before it, of which the
+    first has to be `offset`.
     """
-    taken: list[bytes] = []
+    pieces: list[bytes] = []
     starts: list[int] = []
-    add_record, add_start = taken.append, starts.append
+    add_start = starts.append
     start = body_bytes = 0
     named = len(topic).to_bytes(2, "big")[1:] + topic
     may_be_named = topic.isascii() and len(topic) <= LONGEST_V1_TOPIC
     around = BODY_AT + len(named) + 2
     behind = b""
     length_behind: int | None = None
-    for record in records:
-        size = len(record)
-        if size < SMALLEST_RECORD:
-            return None
-        told_size, magic, at, sys_flag, body_length = unpack_head(record)
-        length = size - around - body_length
-        if length != length_behind and 0 <= length <= LONGEST_BLOCK:
-            length_behind, behind = length, named + length.to_bytes(2, "big")
-        if not (
-            may_be_named
-            and told_size == size
-            and magic == MAGIC_V1
-            and length == length_behind
-            and not sys_flag & HOSTS_V6
-            # Its topic, and the length of its properties: with that all its parts are where they should be.
-            and record.startswith(behind, BODY_AT + body_length)
-        ):
-            parts = plain_parts(record)
-            if parts is None or parts[0] != size:
+    for value in values:
+        begin = position = 0
+        end = len(value)
+        while position < end:
+            if end - position < SMALLEST_RECORD:
                 return None
-        if at != offset:  # it is damaged, or not where it was put, or there is a hole
+            size, magic, at, sys_flag, body_length = unpack_head(value, position)
+            length = size - around - body_length
+            if length != length_behind and 0 <= length <= LONGEST_BLOCK:
+                length_behind, behind = length, named + length.to_bytes(2, "big")
+            stop = position + size
+            if (
+                not (
+                    may_be_named
+                    and stop <= end
+                    and magic == MAGIC_V1
+                    and length == length_behind
+                    and not sys_flag & HOSTS_V6
+                    # Its topic, and the length of its properties: so all its parts are where they should be.
+                    and value.startswith(behind, position + BODY_AT + body_length)
+                )
+                and plain_parts(value, position) is None
+            ):
+                return None
+            if at != offset:
+                if at > offset or starts:  # it is damaged, or not where it was put, or there is a hole
+                    return None
+                begin = position = stop
+                continue
+            if starts and size > max_bytes:
+                pieces.append(value[begin:position])
+                return PlainRun(pieces, starts, body_bytes, is_cut=True)
+            add_start(start)
+            offset += 1
+            start += size
+            body_bytes += body_length
+            max_bytes -= size
+            position = stop
+            if len(starts) == max_messages:
+                pieces.append(value[begin:position])
+                return PlainRun(pieces, starts, body_bytes, is_cut=True)
+        if begin == end:  # damaged: it was asked for because its last record is at `offset` or behind it
             return None
-        if taken and size > max_bytes:
-            return PlainRun(taken, starts, body_bytes, is_cut=True)
-        add_record(record)
-        add_start(start)
-        offset += 1
-        start += size
-        body_bytes += body_length
-        max_bytes -= size
-        if len(taken) == max_messages:
-            return PlainRun(taken, starts, body_bytes, is_cut=True)
-    return PlainRun(taken, starts, body_bytes, is_cut=False)
+        pieces.append(value[begin:end])
+    return PlainRun(pieces, starts, body_bytes, is_cut=False)

@@ -89,7 +89,7 @@ class TestWhatIsPassedOn:
                 assert run is None
                 continue
             assert run is not None
-            assert run.records == several
+            assert run.pieces == several
             assert run.starts == [sum(map(len, several[:number])) for number in range(len(several))]
             assert (run.body_bytes, run.is_cut) == (sum(length for *_, length in plain), False)
 

@@ -523,7 +523,7 @@ async def test_what_is_newer_than_this_program_is_refused(broker: EmbeddedBroker
     await broker.take_backup(tmp_path / "one")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "FORMAT", 0)
-        with pytest.raises(PreconditionFailed, match=r"store of format 1, this version .* up to format 0"):
+        with pytest.raises(PreconditionFailed, match=r"store of format 2, this version .* up to format 0"):
             verify(tmp_path / "one")
         patch.setattr(files, "BACKUP_FORMAT", 0)
         with pytest.raises(PreconditionFailed, match="backup of format 1"):

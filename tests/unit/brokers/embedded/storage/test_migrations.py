@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.embedded.storage.keys import META, TOPICS
+from brokers.embedded.storage.keys import MESSAGES, META, TOPICS
 from brokers.embedded.storage.migrations import (
     FORMAT,
     FORMAT_KEY,
@@ -57,6 +57,14 @@ def test_every_format_from_the_first_to_the_newest_has_its_step() -> None:
     assert set(UPGRADES) == set(range(1, FORMAT))
 
 
+def test_a_store_of_the_first_format_keeps_its_messages(store: Store) -> None:
+    """Each record is a value of its own in both, and the older program would not know of blocks."""
+    store.put(MESSAGES, b"key", b"record")
+    set_format(store, b"1")
+    assert bring_up_to_date(store) == 1
+    assert (store.get(META, FORMAT_KEY), store.get(MESSAGES, b"key")) == (b"2", b"record")
+
+
 def test_an_older_store_is_upgraded_step_by_step(store: Store) -> None:
     store.put(TOPICS, b"one", b"value")
     set_format(store, b"1")
@@ -69,8 +77,8 @@ def test_an_older_store_is_upgraded_step_by_step(store: Store) -> None:
 CRASHING = """
 import os, sys
 from pathlib import Path
+from brokers.embedded.storage import store as module
 from brokers.embedded.storage.keys import TOPICS
-from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.migrations import bring_up_to_date
 from popgate.clock import SystemClock
 
@@ -83,7 +91,8 @@ def step(version):
             os._exit(9)
     return run
 
-store = Store(Path(sys.argv[1]), SystemClock())
+module.bring_up_to_date = lambda store: None
+store = module.Store(Path(sys.argv[1]), SystemClock())
 store.open()
 bring_up_to_date(store, target=4, upgrades={1: step(1), 2: step(2), 3: step(3)})
 store.close()
@@ -110,6 +119,7 @@ def test_a_step_that_raises_stops_the_start_and_changes_nothing(
         store.put(TOPICS, b"half", b"done")
         raise ValueError("unexpected value")
 
+    set_format(store, b"1")
     store.close()
     with monkeypatch.context() as patched:
         patched.setattr(

@@ -1,0 +1,91 @@
+"""Records of messages that were stored together: one value in the store for several of them.
+
+An entry of its own for each record costs RocksDB more than a small record itself: in its log, in its tables
+in memory, and whenever tables are written and merged. A value of `messages` is one record, or those of a
+batch one behind the other, as RocketMQ sends them to a client that pulls. Its key is that of the last one:
+the first entry from the key of a record on has it, and what is removed below an offset takes a block with
+it when all its records go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct
+from typing import Final
+
+from popgate.wire.messages.records import SMALLEST_RECORD
+
+MOST_BYTES: Final = 32 * 1024
+"""Of a value, unless one record alone is larger: who needs one of its records reads it whole."""
+MOST_RECORDS: Final = MOST_BYTES // SMALLEST_RECORD
+_SMALLEST_BLOCK: Final = 2 * SMALLEST_RECORD
+_unpack_size: Final = Struct(">I").unpack_from
+_unpack_head: Final = Struct(">I16xQ").unpack_from
+"""Size and offset of the first record."""
+
+
+class RecordBlock:
+    """Several records, of which that at `first` is the first and that at `last` the last one."""
+
+    __slots__ = ("_starts", "first", "last", "value")
+
+    def __init__(self, value: bytes, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+        self.value = value
+        self._starts = _starts_in(value, last - first + 1)
+
+    def __repr__(self) -> str:
+        return f"<RecordBlock {self.first} to {self.last}, {len(self.value)} bytes>"
+
+    def record(self, offset: int) -> bytes:
+        """The record at an offset from `first` to `last`. Behind damage it is one that cannot be decoded."""
+        at = offset - self.first
+        return self.value[self._starts[at] : self._starts[at + 1]]
+
+    def records(self, begin: int, end: int) -> list[bytes]:
+        """Those with begin <= offset < end."""
+        value = self.value
+        starts = self._starts[max(begin - self.first, 0) : end - self.first + 1]
+        return [value[start:stop] for start, stop in pairwise(starts)]
+
+
+def join_records(records: Sequence[bytes], first: int) -> tuple[list[int], list[bytes]]:
+    """Records, the first of them at offset `first`, as values; and the offset of the last one in each."""
+    if sum(map(len, records)) <= MOST_BYTES:
+        return [first + len(records) - 1], [b"".join(records)]
+    offsets: list[int] = []
+    values: list[bytes] = []
+    ends = list(accumulate(map(len, records)))
+    begin = before = 0
+    for at in range(1, len(records) + 1):
+        if at == len(records) or ends[at] - before > MOST_BYTES:
+            offsets.append(first + at - 1)
+            values.append(b"".join(records[begin:at]))
+            begin, before = at, ends[at - 1]
+    return offsets, values
+
+
+def block_of(value: bytes, last: int) -> RecordBlock | None:
+    """The block whose last record is at offset `last`; None when the value is one record."""
+    if len(value) < _SMALLEST_BLOCK:
+        return None
+    size, first = _unpack_head(value)
+    # What says nothing that can be is one damaged record.
+    if size < SMALLEST_RECORD or size >= len(value) or not last - MOST_RECORDS < first < last:
+        return None
+    return RecordBlock(value, first, last)
+
+
+def _starts_in(value: bytes, count: int) -> list[int]:
+    """Where each of so many records begins, and the end. Damage is one with all that follows."""
+    end = len(value)
+    starts = [0]
+    at = 0
+    for _ in range(1, count):
+        size: int = _unpack_size(value, at)[0] if at + SMALLEST_RECORD <= end else 0
+        at = at + size if SMALLEST_RECORD <= size <= end - at else end
+        starts.append(at)
+    starts.append(end)
+    return starts
