@@ -94,7 +94,7 @@ INTERPRETED = {
         brokers/embedded/log/age_marks.py brokers/embedded/log/compaction.py
         brokers/embedded/log/garbage_collection.py brokers/embedded/log/retention.py
         brokers/embedded/storage/backup_files.py brokers/embedded/storage/damaged_records.py
-        brokers/embedded/storage/disk_guard.py brokers/embedded/storage/migrations.py
+        brokers/embedded/runtime/disk_guard.py brokers/embedded/storage/migrations.py
         brokers/embedded/storage/open_rocksdb.py brokers/embedded/storage/store_metrics.py
         brokers/embedded/storage/wal_repair.py brokers/open_broker.py brokers/remote/rpc/tls.py
         popgate/__main__.py popgate/blocking.py popgate/cluster.py popgate/faults.py

@@ -28,6 +28,7 @@ from brokers.embedded.storage.keys import (
     split_index_key,
     split_message_key,
 )
+from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GatewayError
@@ -128,8 +129,9 @@ def taken_apart(entries: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, byt
 
 def one_by_one_of(entries: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     """The records as they would be without blocks of several."""
-    for entry, value in entries:
+    for entry, stored in entries:
         *place, last = split_message_key(entry)
+        value = expand(stored)
         several = list(decode_records(value))
         at = 0
         for offset, record in enumerate(several, last + 1 - len(several)):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
-from brokers.embedded.log import log_reader, record_blocks
+from brokers.embedded.log import log_reader
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.log.record_blocks import block_of, join_records
 from brokers.embedded.log.retention import Retention
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage import record_blocks
 from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.record_blocks import block_of, expand, join_records
 from brokers.embedded.storage.store import Durability, Store
 from popgate.messages.packed_messages import PackedMessages
 from popgate.model import TopicConfig
@@ -47,17 +49,18 @@ def test_values_have_every_record_and_no_more_bytes_than_they_may(texts: list[by
         patch.setattr(record_blocks, "MOST_BYTES", BYTES)
         records = records_of(texts, first)
         ends, values = join_records(records, first)
-    assert b"".join(values) == b"".join(records)
+    assert b"".join(map(expand, values)) == b"".join(records)
     assert ends[-1] == first + len(records) - 1
     begin = first
     for last, value in zip(ends, values, strict=True):
         several = records[begin - first : last + 1 - first]
-        assert value == b"".join(several)
+        assert expand(value) == b"".join(several)
         block = block_of(value, last)
         if len(several) == 1:
             assert block is None
         else:
-            assert len(value) <= BYTES
+            assert len(expand(value)) <= BYTES
+            assert len(value) <= len(expand(value))
             assert block is not None
             assert (block.first, block.last) == (begin, last)
             assert [block.record(at) for at in range(begin, last + 1)] == several
@@ -81,6 +84,38 @@ def test_a_damaged_block_is_damaged_records_and_no_hole(texts: list[bytes], choo
     read = [decode_sound(block.record(offset)) for offset in range(5, 5 + len(records))]
     assert [each.body for each in read[:hurt] if each is not None] == texts[:hurt]
     assert read[hurt:] == [None] * (len(records) - hurt)
+
+
+def test_what_is_alike_is_compressed_and_what_is_not_is_stored_as_it_is() -> None:
+    alike = records_of([b"body"] * 30, 7)
+    ((last,), (value,)) = join_records(alike, 7)
+    assert (last, len(value) < len(b"".join(alike)) // 4) == (36, True)
+    other = records_of([Random(1).randbytes(3_000), Random(2).randbytes(3_000)], 7)
+    assert join_records(other, 7) == ([8], [b"".join(other)])
+    large = records_of([b"x" * 100_000], 7)
+    assert join_records(large, 7) == ([7], large)
+
+
+@given(st.data())
+def test_a_compressed_block_that_is_damaged_is_records_that_are(choose: st.DataObject) -> None:
+    records = records_of([b"a body of some length"] * 9, 5)
+    (_, (value,)) = join_records(records, 5)
+    spoiled = bytearray(value)
+    if choose.draw(st.booleans(), "whether it is cut off"):
+        del spoiled[choose.draw(st.integers(12, len(value) - 1)) :]
+    else:
+        at = choose.draw(st.integers(12, len(value) - 1))
+        spoiled[at] = choose.draw(st.integers(0, 255).filter(lambda byte: byte != value[at]))
+    block = block_of(bytes(spoiled), 13)
+    assert block is not None
+    assert (block.first, block.last) == (5, 13)
+    for offset in range(5, 14):  # each is there, sound or not, and nothing but that is raised
+        decode_sound(block.record(offset))
+
+
+@pytest.mark.parametrize("size", [b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b""])
+def test_a_size_that_no_block_has_asks_for_no_memory(size: bytes) -> None:
+    assert expand(b"\xff\xff\xff\xff" + bytes(8) + size) == b""
 
 
 @given(st.lists(bodies, min_size=1, max_size=3), st.integers(0, 27), st.integers(0, 255))

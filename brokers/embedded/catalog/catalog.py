@@ -35,6 +35,7 @@ from brokers.embedded.storage.keys import (
     split_compaction_state,
     split_message_key,
 )
+from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.model import GroupConfig, Permission, TopicConfig
@@ -292,7 +293,7 @@ class Catalog:
     def _last_store_ms(self, topic: Topic, queue: QueueState, last: tuple[bytes, bytes] | None) -> int:
         """Of the last record that is not damaged."""
         while last is not None and last[0] >= message_key(topic.id, queue.queue_id, 0):
-            decoded = decode_sound(last[1])
+            decoded = decode_sound(expand(last[1]))
             if decoded is not None:
                 return decoded.store_ms
             last = self._store.last_below(MESSAGES, last[0])

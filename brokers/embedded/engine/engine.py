@@ -31,11 +31,11 @@ from brokers.embedded.produce.deduplication import Deduplication
 from brokers.embedded.produce.delayed_messages import DelayedMessages
 from brokers.embedded.runtime.alarm import Alarm
 from brokers.embedded.runtime.counters import Counters
+from brokers.embedded.runtime.disk_guard import DiskGuard
 from brokers.embedded.runtime.scan_scheduler import ScanScheduler
 from brokers.embedded.runtime.steady_clock import CarefulClock, MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import DamagedRecords
-from brokers.embedded.storage.disk_guard import DiskGuard
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
 from brokers.embedded.transactions.half_messages import HalfMessages

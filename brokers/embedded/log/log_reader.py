@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from brokers.embedded.catalog.catalog import QueueState
-from brokers.embedded.log.record_blocks import MOST_RECORDS, RecordBlock, block_of
 from brokers.embedded.storage.keys import MESSAGES, message_key
+from brokers.embedded.storage.record_blocks import MOST_RECORDS, RecordBlock, block_of, expand
 from brokers.embedded.storage.store import Store
 
 _FEW: Final = 4
@@ -87,7 +87,7 @@ class LogReader:
             begin = block.last + 1
         if begin >= end:
             return
-        yield from self._store.values(MESSAGES, _key(queue, begin), _key(queue, end))
+        yield from map(expand, self._store.values(MESSAGES, _key(queue, begin), _key(queue, end)))
         # Who has enough asks for no more. This is not read when the last record has an entry.
         block = self._block_with(queue, end - 1)
         if block is not None:

@@ -15,7 +15,6 @@ from zlib import crc32
 from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.log.index_blocks import BLOCK, each, each_of_several, encode_block, fits_block
 from brokers.embedded.log.log_reader import LogReader
-from brokers.embedded.log.record_blocks import join_records
 from brokers.embedded.storage.damaged_records import DamagedRecords, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -32,6 +31,7 @@ from brokers.embedded.storage.keys import (
     message_keys,
     text_hash,
 )
+from brokers.embedded.storage.record_blocks import join_records
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import PeerWireError

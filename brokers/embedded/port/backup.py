@@ -22,6 +22,7 @@ from pathlib import Path
 from brokers.capabilities import Backup, TakesBackups
 from brokers.embedded.engine.engine import Engine
 from brokers.embedded.engine.facet import Facet
+from brokers.embedded.runtime.disk_guard import DiskGuard
 from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,
@@ -31,7 +32,6 @@ from brokers.embedded.storage.backup_files import (
     sync_folder,
     write_manifest,
 )
-from brokers.embedded.storage.disk_guard import DiskGuard
 from brokers.embedded.storage.keys import META
 from brokers.embedded.storage.migrations import FORMAT
 from popgate import __version__

@@ -12,7 +12,7 @@ from brokers.embedded.engine.facet import Facet
 from brokers.embedded.port.send_back import bury_spent, without_counts
 from brokers.embedded.produce.dedup_segments import OFFSET_BITS
 from brokers.embedded.produce.deduplication import FULL, HASH_MASK
-from brokers.embedded.storage.disk_guard import LOOK_MS
+from brokers.embedded.runtime.disk_guard import LOOK_MS
 from brokers.embedded.storage.keys import commit_offset, commit_offsets
 from popgate.context import Context
 from popgate.errors import (

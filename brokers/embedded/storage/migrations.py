@@ -43,7 +43,6 @@ Upgrade = Callable[[Upgradable], None]
 """Brings a store from the version it is listed under to the next one. Only adds to the batch."""
 
 
-
 def _allow_blocks(store: Upgradable) -> None:
     """Version 1 has each record in a value of its own, as version 2 still may."""
 

@@ -1,8 +1,8 @@
 """Compressed bodies: recognised by their first bytes, decompressed within a limit.
 
 Official clients disagree on what "compressed" means, so the bytes decide, not the label: gzip,
-zlib, LZ4 frame or Zstandard. Source: protocol facts 3.8 and 9.3 (31). LZ4 and Zstandard need
-the packages `lz4` and `zstandard` (`popgate[fast]`), which are imported only here.
+zlib, LZ4 frame or Zstandard. Source: protocol facts 3.8 and 9.3 (31). LZ4 and Zstandard need the
+packages `lz4`, which Spark's executors may lack, and `zstandard` (`popgate[fast]`).
 """
 
 from __future__ import annotations

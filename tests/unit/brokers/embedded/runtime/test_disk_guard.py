@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from brokers.embedded.storage.disk_guard import DiskGuard
+from brokers.embedded.runtime.disk_guard import DiskGuard
 from popgate.errors import BrokerUnavailable
 
 MIB = 1 << 20
