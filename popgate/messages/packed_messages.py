@@ -18,12 +18,12 @@ _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 class PackedMessages:
     """Messages of type NORMAL of one topic, which are stored at once and in one queue.
 
-    Each sequence has one entry for each message, in their order: its id, which its properties have, too; its
-    body; and the block of all properties that are stored.
+    Each sequence has one entry for each message, in their order: its id in UTF-8, which its properties have,
+    too; its body; and the block of all properties that are stored.
     """
 
     topic: str
-    message_ids: Sequence[str]
+    message_ids: Sequence[bytes]
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
     flags: Sequence[int]
@@ -49,7 +49,7 @@ class PackedMessages:
     def __init__(
         self,
         topic: str,
-        message_ids: Sequence[str],
+        message_ids: Sequence[bytes],
         bodies: Sequence[bytes],
         properties: Sequence[bytes],
         flags: Sequence[int],
@@ -87,7 +87,7 @@ class PackedMessages:
             raise LocalWireError(f"the properties have {longest} bytes, a batch holds {LONGEST_BLOCK}")
         return cls(
             topic,
-            [message.message_id for message in messages],
+            [message.message_id.encode("utf-8", "surrogatepass") for message in messages],
             [message.body for message in messages],
             blocks,
             [signed(message.flag) for message in messages],
@@ -113,7 +113,7 @@ class PackedMessages:
             Message(
                 self.topic,
                 body,
-                message_id=message_id,
+                message_id=message_id.decode("utf-8", "surrogatepass"),
                 keys=tuple([key.decode() for key in named]),
                 born_ms=born_ms,
                 born_host=born_host,
@@ -134,13 +134,14 @@ class PackedMessages:
 class SentTogether(Sequence[Sent]):
     """The results of messages that were stored one behind the other in a queue, made when they are asked for.
 
-    `first`: the offset of the first of them. `places`: their commit offsets; empty: not known.
+    `message_ids`: in UTF-8. `first`: the offset of the first of them. `places`: their commit offsets; empty:
+    not known.
     """
 
     __slots__ = ("broker", "first", "message_ids", "places", "queue_id")
 
     def __init__(
-        self, message_ids: Sequence[str], broker: str, queue_id: int, first: int, places: Sequence[int] = ()
+        self, message_ids: Sequence[bytes], broker: str, queue_id: int, first: int, places: Sequence[int] = ()
     ) -> None:
         self.message_ids = message_ids
         self.broker = broker
@@ -175,7 +176,8 @@ class SentTogether(Sequence[Sent]):
 
     def _sent(self, at: int) -> Sent:
         place = self.places[at] if self.places else -1
-        return Sent(self.message_ids[at], self.broker, self.queue_id, self.first + at, "", "", place)
+        name = self.message_ids[at].decode("utf-8", "surrogatepass")
+        return Sent(name, self.broker, self.queue_id, self.first + at, "", "", place)
 
 
 def _bytes_in(pieces: Sequence[bytes]) -> int:

@@ -89,7 +89,7 @@ class Shelf:
                 CONTEXT,
                 PackedMessages(
                     topic,
-                    ids,
+                    [name.encode() for name in ids],
                     [name.encode() for name in ids],
                     [
                         encode_properties({"UNIQ_KEY": name, "KEYS": " ".join(keys)})

@@ -155,7 +155,7 @@ def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (
     """Those that were born together have one origin, as in what doors pack."""
     return PackedMessages(
         topic,
-        ids,
+        [name.encode() for name in ids],
         [body for _, body, *_ in said],
         [
             encode_properties({"UNIQ_KEY": name, "KEYS": " ".join(keys), "more": more})

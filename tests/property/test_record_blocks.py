@@ -153,12 +153,17 @@ class Shelf:
     async def send(self, topic: Topic, texts: list[bytes]) -> None:
         count = len(texts)
         packed = PackedMessages(
-            *(topic.name, [""] * count, texts, [b"TAGS\x01a\x02"] * count, [0] * count),
+            *(
+                topic.name,
+                [b"%d" % at for at in range(count)],
+                texts,
+                [b"TAGS\x01a\x02"] * count,
+                [0] * count,
+            ),
             origins=[(5, "10.0.0.1:1")] * count,
             keys=[()] * count,
         )
-        ids = [b"%d" % at for at in range(count)]
-        self.log.append_packed(topic, 0, packed, ids, self.clock.now_ms(), HOST)
+        self.log.append_packed(topic, 0, packed, self.clock.now_ms(), HOST)
         await self.store.commit()
 
 

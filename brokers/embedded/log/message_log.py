@@ -8,7 +8,7 @@ compares the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from zlib import crc32
 
@@ -149,18 +149,13 @@ class MessageLog:
         return offset
 
     def append_packed(
-        self,
-        topic: Topic,
-        queue_id: int,
-        packed: PackedMessages,
-        message_ids: Sequence[bytes],
-        now_ms: int,
-        store_host: bytes,
+        self, topic: Topic, queue_id: int, packed: PackedMessages, now_ms: int, store_host: bytes
     ) -> int:
         """Encode and add all of them, one behind the other, as `append_new` does it; the offset of the first.
 
         They tell their origins and keys. Raises LocalWireError, having added nothing.
         """
+        message_ids = packed.message_ids
         count = len(message_ids)
         if count == 1:  # what is done once for all costs more than it saves
             born_ms, host = packed.origins[0]

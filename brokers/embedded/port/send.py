@@ -136,7 +136,7 @@ class SendFacet(Facet):
         elif queue_id >= topic.config.write_queues or packed.broker not in ("", name):
             return None
         repeats = engine.repeats
-        ids = [text_id.encode() for text_id in packed.message_ids]
+        ids = packed.message_ids
         known: list[bytes] = []
         seen: set[int] = set()
         if repeats.on and not packed.may_come_again:
@@ -147,7 +147,7 @@ class SendFacet(Facet):
             ):
                 return None
         try:
-            first = engine.log.append_packed(topic, queue_id, packed, ids, now_ms, engine.store_host)
+            first = engine.log.append_packed(topic, queue_id, packed, now_ms, engine.store_host)
         except LocalWireError as error:
             raise BadRequest(f"the messages cannot be stored: {error}") from error
         if seen:
@@ -155,7 +155,7 @@ class SendFacet(Facet):
             repeats.young.update(dict.fromkeys(seen, repeats.number))
             repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
         places = commit_offsets(topic.id, queue_id, first, len(ids))
-        return SentTogether(packed.message_ids, name, queue_id, first, places)
+        return SentTogether(ids, name, queue_id, first, places)
 
     def _add(self, topic: Topic, message: Message, now_ms: int) -> Sent:
         """Add one message to the batch. Raises GatewayError, having added nothing."""

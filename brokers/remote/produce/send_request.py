@@ -210,16 +210,17 @@ class MessagesLoad(Load):
 class PackedLoad(Load):
     """At least two messages, or one that needs a batch to be stored."""
 
-    __slots__ = ("packed",)
+    __slots__ = ("_ids", "packed")
 
     def __init__(self, packed: Sequence[PackedMessages]) -> None:
         first, alone = packed[0], len(packed) == 1
         super().__init__(
             first.topic,
-            first.message_ids if alone else [name for each in packed for name in each.message_ids],
+            (),
             # It is told once for all: what one caller says of his is not said of those of others.
             first.first_born_ms if alone else 0,
         )
+        self._ids = first.message_ids if alone else [name for each in packed for name in each.message_ids]
         self.packed = packed
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
@@ -230,7 +231,7 @@ class PackedLoad(Load):
     def stored(self, broker: str, fields: Mapping[str, str]) -> SentTogether:
         """No object for each of them: whoever answers a client needs none."""
         queue_id, offset = _place_in(fields)
-        return SentTogether(self.message_ids, broker, queue_id, offset)
+        return SentTogether(self._ids, broker, queue_id, offset)
 
 
 class BatchLoad(Load):

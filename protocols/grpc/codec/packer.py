@@ -34,7 +34,7 @@ _PLAIN: Final = frozenset((0, 1))
 _MOST_BYTES: Final = 1 << 30
 _STATUS_FIELD: Final = b"\x0a%b%b" % (varint(OK.ByteSize()), OK.SerializeToString())
 """The status of an answer, and that of each of its entries: both have the number 1."""
-_Entry = tuple[str, bytes, bytes, tuple[int, str], tuple[bytes, ...]]
+_Entry = tuple[bytes, bytes, bytes, tuple[int, str], tuple[bytes, ...]]
 """Of a message: its id, its body, its properties, when and where it was born, its keys."""
 
 
@@ -184,7 +184,7 @@ class Packer:
             or block.translate(None, PRINTABLE) != _PAIRS[count]
         ):
             return None
-        return message_id, body, block, (born_ms, host), tuple([key.encode() for key in keys])
+        return message_id.encode(), body, block, (born_ms, host), tuple([key.encode() for key in keys])
 
 
 def _keys(system: pb.SystemProperties) -> tuple[str, ...] | None:
@@ -254,7 +254,7 @@ def encode_sent_together(results: SentTogether) -> bytes:
     entries = _Entries()
     offset = results.first
     for message_id in results.message_ids:
-        parts.append(entries.entry(message_id.encode(), offset))
+        parts.append(entries.entry(message_id, offset))
         offset += 1
     return b"".join(parts)
 

@@ -56,7 +56,7 @@ class PlainSend(PlainRequest[rpc.SendMessageRequest]):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data, rpc.SendMessageRequest)
-        self.message_ids: list[str] = []
+        self.message_ids: list[bytes] = []
         self.bodies: list[bytes] = []
         self.heads: list[bytes] = []
         """The block of properties, up to those that say when and where a message was born."""
@@ -294,7 +294,7 @@ class _Reader:
         if self._text > send.longest_text:
             send.longest_text = self._text
         send.heads.append(head)
-        send.message_ids.append(message_id.decode("latin-1"))
+        send.message_ids.append(message_id)
         send.keys.append(keys)
         send.born_ms.append(born_ms)
         send.hosts.append(host.decode("latin-1") if host else "")

@@ -158,13 +158,13 @@ def pack_messages(
     if ids is None or keys is None or not all(ids):
         return None
     try:
-        message_ids = b"\x02".join(ids).decode().split("\x02")
+        b"\x02".join(ids).decode()
     except UnicodeDecodeError:
         return None
     count = len(blocks)
     return PackedMessages(
         topic,
-        message_ids,
+        ids,
         [body[start + _HEAD_SIZE : end] for start, end in zip(places.starts, places.body_ends, strict=True)],
         blocks,
         places.flags,

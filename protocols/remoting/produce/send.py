@@ -212,7 +212,7 @@ class SendHandler:
             if error.fault is Fault.BAD_REQUEST:
                 raise _final(error) from error
             raise
-        return request.answer(_answer_to(packed.message_ids[0], _all_stored(results), origin))
+        return request.answer(_answer_to(packed.message_ids[0].decode(), _all_stored(results), origin))
 
     def _made(self, make: Callable[..., Made], request: Request, head: Head, topic: str) -> Made:
         """What `pack_batch` or `pack_messages` makes of a batch, or `plain_message` of a message."""

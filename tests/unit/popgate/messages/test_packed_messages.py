@@ -19,7 +19,7 @@ def message(text: str, **fields: int) -> Message:
 def test_messages_come_out_as_they_went_in() -> None:
     packed = PackedMessages.pack("T", [message("a", flag=-5, sys_flag=1), message("bc", sys_flag=1)])
     first, second = packed.unpack()
-    assert (packed.body_bytes, packed.message_ids) == (3, ["a", "bc"])
+    assert (packed.body_bytes, packed.message_ids) == (3, [b"a", b"bc"])
     assert (first.body, first.flag, first.message_id, first.properties) == (
         b"a",
         -5,
@@ -33,7 +33,7 @@ def test_messages_come_out_as_they_went_in() -> None:
 def test_what_is_told_of_their_origins_and_keys_needs_no_look_at_their_properties() -> None:
     block = encode_properties({"UNIQ_KEY": "a"})
     keys = [(b"k", "l m\xfc".encode())]
-    told = PackedMessages("T", ["a"], [b"b"], [block], [0], origins=[(5, "10.0.0.1:1")], keys=keys)
+    told = PackedMessages("T", [b"a"], [b"b"], [block], [0], origins=[(5, "10.0.0.1:1")], keys=keys)
     (one,) = told.unpack()
     assert (one.born_ms, one.born_host, one.keys) == (5, "10.0.0.1:1", ("k", "l m\xfc"))
 
@@ -49,7 +49,7 @@ def test_packed_messages_one_behind_the_other_are_packed_messages() -> None:
 
 
 def test_results_of_messages_that_were_stored_together_are_those_of_each() -> None:
-    together = SentTogether(["a", "b", "c"], "broker", 3, 7, range(100, 103))
+    together = SentTogether([b"a", b"b", b"c"], "broker", 3, 7, range(100, 103))
     each = [Sent(name, "broker", 3, 7 + at, "", "", 100 + at) for at, name in enumerate("abc")]
     assert len(together) == 3
     assert [*together] == each
@@ -60,14 +60,14 @@ def test_results_of_messages_that_were_stored_together_are_those_of_each() -> No
 
 
 def test_a_part_of_results_is_those_of_its_messages() -> None:
-    together = SentTogether(["a", "b", "c"], "broker", 3, 7, range(100, 103))
+    together = SentTogether([b"a", b"b", b"c"], "broker", 3, 7, range(100, 103))
     part = together.part(1, 3)
     assert isinstance(part, SentTogether)
     assert [*part] == together[1:]
 
 
 def test_results_whose_places_are_not_known_have_none() -> None:
-    together = SentTogether(["a", "b"], "broker", 3, 7).part(1, 2)
+    together = SentTogether([b"a", b"b"], "broker", 3, 7).part(1, 2)
     assert [*together] == [Sent("b", "broker", 3, 8)]
 
 

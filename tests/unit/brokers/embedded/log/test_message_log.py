@@ -145,14 +145,14 @@ def add_packed(parts, topic, ids: list[bytes], keys: list[tuple[bytes, ...]], *,
     count = len(ids)
     packed = PackedMessages(
         topic.name,
-        [""] * count,
+        ids,
         [b"body"] * count,
         [b"UNIQ_KEY\x01id\x02"] * count,
         [flag] * count,
         origins=[(5, "10.0.0.1:1")] * count,
         keys=keys,
     )
-    return parts.log.append_packed(topic, 0, packed, ids, parts.clock.now_ms(), HOST)
+    return parts.log.append_packed(topic, 0, packed, parts.clock.now_ms(), HOST)
 
 
 @pytest.mark.parametrize("packed", [False, True])

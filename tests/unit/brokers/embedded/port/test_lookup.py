@@ -65,7 +65,7 @@ async def send_batch(broker: EmbeddedBroker, queue_id: int, count: int = 16) -> 
         CONTEXT,
         PackedMessages(
             "T",
-            ids,
+            [name.encode() for name in ids],
             [b"body"] * count,
             [encode_properties({"UNIQ_KEY": name, "KEYS": "k"}) for name in ids],
             [0] * count,

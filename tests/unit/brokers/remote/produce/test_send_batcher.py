@@ -35,7 +35,7 @@ class Requests:
         await asyncio.sleep(0)
         for part in parts:
             if not part.done.done():
-                part.done.set_result([Sent(name, "b", 0, 0) for name in part.packed.message_ids])
+                part.done.set_result([Sent(name.decode(), "b", 0, 0) for name in part.packed.message_ids])
 
     @property
     def bodies(self) -> list[list[bytes]]:

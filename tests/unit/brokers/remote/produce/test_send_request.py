@@ -173,8 +173,8 @@ def test_packed_messages_of_several_callers_have_the_results_of_each():
     blocks = [encode_properties({"UNIQ_KEY": name}) for name in ("a", "b", "c")]
     load = PackedLoad(
         [
-            PackedMessages("T", ["a", "b"], [b"1", b"2"], blocks[:2], [0, 0]),
-            PackedMessages("T", ["c"], [b"3"], blocks[2:], [0]),
+            PackedMessages("T", [b"a", b"b"], [b"1", b"2"], blocks[:2], [0, 0]),
+            PackedMessages("T", [b"c"], [b"3"], blocks[2:], [0]),
         ]
     )
     answer = {"queueId": "3", "queueOffset": "70", "msgId": "x,y,z"}
@@ -193,7 +193,7 @@ def test_packed_messages_of_several_callers_have_the_results_of_each():
     ],
 )
 def test_packed_messages_without_a_place_are_not_taken_for_stored(answer):
-    load = PackedLoad([PackedMessages("T", ["a", "b"], [b"1", b"2"], [b"", b""], [0, 0])])
+    load = PackedLoad([PackedMessages("T", [b"a", b"b"], [b"1", b"2"], [b"", b""], [0, 0])])
     with pytest.raises(PeerWireError):
         load.stored("broker", answer)
 

@@ -278,7 +278,7 @@ def test_the_answer_tells_transactions_and_recall_handles_as_protobuf_does():
     first=st.integers(0, 300) | st.integers(16_300, 16_400) | st.integers(0, (1 << 63) - 64),
 )
 def test_the_answer_to_messages_stored_together_is_that_to_each(ids, first):
-    together = SentTogether(ids, "broker", 1, first)
+    together = SentTogether([name.encode() for name in ids], "broker", 1, first)
     answer = sends_out(together, CONTEXT).SerializeToString()
     assert answer == encode_sent([*together])
     assert [(e.message_id, e.offset) for e in rpc.SendMessageResponse.FromString(answer).entries] == [
