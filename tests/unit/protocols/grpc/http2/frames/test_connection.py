@@ -253,6 +253,17 @@ def test_headers_that_depend_on_themselves_end_their_stream(client: Any) -> None
     assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR", "PING ack is heard"]
 
 
+def test_headers_in_pieces_that_depend_on_themselves_open_nothing(client: Any) -> None:
+    block = client.block()
+    client.say(
+        frame("HEADERS", 1, b"\0\0\0\1\0" + block[:7], flags=0x20),
+        continuation(1, block[7:]),
+        data(1, framed(b"hello"), end=True),
+    )
+    assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR"]
+    assert (client.events, client.failure, client.wire.streams) == ([], None, {})
+
+
 METHOD, SCHEME, PATH = (":method", "POST"), (":scheme", "http"), (":path", "/one")
 MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
     ("no path", [METHOD, SCHEME]),
