@@ -41,8 +41,7 @@ before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
 _SPARED_BYTES = 64 * 1024
-"""Settings up to this size count towards the budgets, but pass them, as such requests do: to be refused ends
-the stream, and some clients open no other."""
+"""Settings up to this size count towards the budgets, but pass them, as such requests do."""
 
 
 class TelemetryStream:
@@ -122,20 +121,16 @@ class TelemetryStream:
         """Take in settings and answer them; whether the stream goes on. Raises CallFailed for bad ones."""
         context, size = self._context, command.ByteSize()
         first = self._settings is None
-        if context.allowance is not None:
-            if size > _SPARED_BYTES:
-                context.allowance.take(size)
-            else:
-                context.allowance.add(size)
+        counted = 0
         refusal: GatewayError | None = None
         try:
+            counted = self._count(size)
             answer = await self._answer(command.settings, size)
         except GatewayError as error:
             if error.retryable and not first:
                 # Clients repeat their settings every 5 minutes: until then those before hold. To end the
                 # stream would cost it for good where a client opens no other.
-                if context.allowance is not None:
-                    context.allowance.add(-size)
+                self._uncount(counted)
                 return True
             refusal = error
         if refusal is not None:
@@ -147,9 +142,23 @@ class TelemetryStream:
         if first and is_node(context):
             self._tell_again(_AGAIN_S)
         await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
-        if context.allowance is not None:
-            context.allowance.add(-size)
+        self._uncount(counted)
         return True
+
+    def _count(self, size: int) -> int:
+        """Count settings towards the budgets; how many bytes. Raises TooManyRequests."""
+        allowance = self._context.allowance
+        if allowance is None:
+            return 0
+        if size > _SPARED_BYTES:
+            allowance.take(size)
+        else:
+            allowance.add(size)
+        return size
+
+    def _uncount(self, size: int) -> None:
+        if self._context.allowance is not None:
+            self._context.allowance.add(-size)
 
     async def _refuse(self, error: GatewayError) -> None:
         """Settings cannot be: the stream ends. Raises CallFailed where its client is to see a failure."""

@@ -502,10 +502,24 @@ async def test_settings_are_taken_also_where_the_gateway_has_no_room_for_more(
     await stream.write(rpc.TelemetryCommand(settings=client.producing()))
     assert (await stream.read()).status.code == Code.OK
     assert budgets.used == budgets.process_bytes
-    large = client.producing()
-    large.user_agent.hostname = "h" * 100_000
-    await stream.write(rpc.TelemetryCommand(settings=large))
-    assert (await stream.read()).status.code == Code.TOO_MANY_REQUESTS
+
+
+async def test_large_settings_that_find_no_room_end_no_stream_that_has_some(
+    client: Any, gateway: Any
+) -> None:
+    """Those before hold until they are repeated. The first ones of a stream are refused."""
+    large = rpc.TelemetryCommand(settings=client.producing())
+    large.settings.user_agent.hostname = "h" * 100_000
+    stream, budgets = await client.introduce(large.settings), gateway.processor.budgets
+    budgets.add("others", "", budgets.process_bytes)
+    await stream.write(large)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing("u")))
+    answer = await stream.read()
+    assert (answer.status.code, answer.settings.publishing.topics[0].name) == (Code.OK, "u")
+    assert budgets.used == budgets.process_bytes
+    other = client.like(client_id="other").telemetry()
+    await other.write(large)
+    assert (await other.read()).status.code == Code.TOO_MANY_REQUESTS
 
 
 async def test_settings_that_are_repeated_while_a_broker_is_away_end_no_stream(
