@@ -36,7 +36,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
-from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream
+from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream, check_account
 from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
 _log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class MessagingService(Positions):
             )
         if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
+        check_account(self._processor, context)
         self._processor.clients.touch(context.client_id, self._clock.monotonic())
         self._departures.heard(context.client_id)
         return rpc.HeartbeatResponse(status=OK)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import BadRequest, Fault, GatewayError, Unsupported, shown
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
@@ -195,6 +195,7 @@ class TelemetryStream:
             if bound:
                 await processor.lite.bind(context, bound, group)
             config = await processor.settings(context, group)
+        check_account(processor, context)
         client = TelemetryClient(
             client_id=context.client_id,
             language=context.language,
@@ -211,6 +212,10 @@ class TelemetryStream:
         self._client = client
         self._settings = settings
         return client_settings.merged(settings, context, processor.limits, config)
+
+    @property
+    def account(self) -> Principal:
+        return self._context.principal
 
     def may_answer(self, topic: str) -> bool:
         """Whether the client may be asked about half messages of a topic that it says it publishes to."""
@@ -268,6 +273,17 @@ class TelemetryStream:
             config = await processor.settings(context, client.group, make=False)
         answer = client_settings.merged(settings, context, processor.limits, config)
         return TelemetryCommand(status=OK, settings=answer)
+
+
+def check_account(processor: MessagingProcessor, context: Context) -> None:
+    """Raises Forbidden for an account that may not speak for the known client of the id that it names.
+
+    The account that sent its settings always may; another one has to have the permissions for what it does.
+    """
+    client = processor.clients.get(context.client_id)
+    if client is None or (isinstance(client, TelemetryClient) and client.stream.account == context.principal):
+        return
+    processor.check_account(context, client)
 
 
 @dataclass(slots=True, frozen=True, eq=False)

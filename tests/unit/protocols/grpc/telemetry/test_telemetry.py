@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from popgate.clock import SystemClock
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import BrokerUnavailable
-from popgate.kinds import Action, Resource
+from popgate.kinds import Action, Credentials, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import VerifyQuestion
@@ -339,6 +339,77 @@ async def test_who_may_not_publish_is_shown_no_half_message(town: Any) -> None:
     command = await asyncio.wait_for(streams[1].read(), 60)
     assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
     assert gateway.processor.clients.get("stranger").alive
+
+
+class Owners:
+    """An `Authenticator` that believes everybody, and lets an account use what bears its name alone."""
+
+    def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
+        return Principal(credentials.access_key)
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return resource.name.startswith(context.principal.name)
+
+
+@pytest.fixture
+async def accounts(town: Any) -> tuple[Any, Any, Any]:
+    """A gateway, and the clients of two accounts, which name one client id."""
+    gateway = await town.gateway(policies=Policies(authorizer=Owners()), authenticator=Owners())
+    anna, bert = town.client(gateway), town.client(gateway)
+    for name, client in (("anna", anna), ("bert", bert)):
+        signed = f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature=00"
+        client.headers |= {"authorization": signed, "x-mq-date-time": "now"}
+    return gateway, anna, bert
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+async def test_no_account_replaces_a_client_of_another(accounts: Any, kind: str) -> None:
+    """A client id is only what a request says: what its client holds, and is asked, would be the other's."""
+    gateway, anna, bert = accounts
+
+    def settings(client: Any, name: str) -> pb.Settings:
+        if kind == "producer":
+            return client.producing(f"{name}-t")
+        return client.subscribing(topic=f"{name}-t", group=f"{name}-g")
+
+    stream = await anna.introduce(settings(anna, "anna"))
+    known = gateway.processor.clients.get("client-1")
+    other = bert.telemetry()
+    await other.write(rpc.TelemetryCommand(settings=settings(bert, "bert")))
+    assert (await other.read()).status.code == Code.FORBIDDEN
+    assert gateway.processor.clients.get("client-1") is known
+    await stream.write(rpc.TelemetryCommand(settings=settings(anna, "anna")))
+    assert (await stream.read()).status.code == Code.OK
+    again = await anna.introduce(settings(anna, "anna"))
+    assert gateway.processor.clients.get("client-1") is not known
+    again.cancel()
+
+
+async def test_an_account_may_replace_its_client_whatever_that_names(accounts: Any) -> None:
+    """Settings name topics that it may not publish to: only sends to them are refused."""
+    _, anna, _ = accounts
+    await anna.introduce(anna.producing("bert-t"))
+    await anna.introduce(anna.producing("bert-t"))
+    assert (await anna.call("Heartbeat", rpc.HeartbeatRequest())).status.code == Code.OK
+
+
+async def test_no_account_keeps_a_client_of_another_alive(accounts: Any) -> None:
+    """What a client works on is renewed as long as there is a heartbeat of it."""
+    gateway, anna, bert = accounts
+    await anna.introduce(anna.subscribing(topic="anna-t", group="anna-g"))
+    seen = gateway.processor.clients.last_seen("client-1")
+    await gateway.pass_s(5)
+
+    async def beat(client: Any, group: str) -> int:
+        kind = pb.PUSH_CONSUMER
+        request = rpc.HeartbeatRequest(client_type=kind, group=pb.Resource(name=group))
+        answer = await client.call("Heartbeat", request)
+        return int(answer.status.code)
+
+    assert await beat(bert, "bert-g") == Code.FORBIDDEN
+    assert gateway.processor.clients.last_seen("client-1") == seen
+    assert await beat(anna, "anna-g") == Code.OK
+    assert gateway.processor.clients.last_seen("client-1") == seen + 5
 
 
 async def test_streams_have_a_bound(town: Any) -> None:
