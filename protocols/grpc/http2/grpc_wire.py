@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from popgate.errors import LocalWireError
-from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, borne, packed, unpacked
+from popgate.wire.messages.compression import borne
+from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, packed, unpacked
 from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape, Status
 from protocols.grpc.http2.frames.codes import ErrorCode, Flood, Http2Error, StreamError
 from protocols.grpc.http2.frames.held_requests import KEEPING, HeldRequests
