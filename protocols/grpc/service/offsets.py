@@ -118,9 +118,12 @@ class Positions:
 
 
 def pull_in(request: rpc.PullMessageRequest) -> Pull:
-    """A request to read by offset. Without a polling time it does not wait. Raises IllegalTopic."""
+    """A request to read by offset. Without a polling time it does not wait.
+
+    Raises IllegalTopic, IllegalFilter, BadRequest.
+    """
     queue = request.message_queue
-    convert.check_namespace(queue.topic)
+    convert.check_queue(queue)
     return Pull(
         topic=queue.topic.name,
         broker=queue.broker.name,

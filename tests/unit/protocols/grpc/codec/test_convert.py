@@ -17,8 +17,9 @@ from popgate.wire.messages.properties import encode_properties
 from protocols.grpc.codec.convert import message_in, message_out, millis_of, queue_out, receive_in, types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest
+from protocols.grpc.pb.service_pb2 import PullMessageRequest, ReceiveMessageRequest
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from protocols.grpc.service.offsets import pull_in
 
 CONTEXT = Context(client_id="c", peer="10.1.2.3:4444")
 NOW_MS = 1_700_000_000_000
@@ -357,6 +358,19 @@ def test_what_a_receive_leaves_out_is_left_to_the_processor() -> None:
     receive = receive_in(ReceiveMessageRequest(auto_renew=True, batch_size=-3))
     assert (receive.invisible_ms, receive.wait_s, receive.auto_renew) == (None, None, True)
     assert (receive.max_messages, receive.filter_kind) == (32, FilterKind.TAG)
+
+
+def test_a_request_that_waits_has_a_bounded_number_of_addresses() -> None:
+    """It is kept as it was read, and one of two bytes takes 24 times that."""
+    queue = pb.MessageQueue()
+    queue.broker.endpoints.addresses.extend([pb.Address()] * 1024)
+    assert receive_in(ReceiveMessageRequest(message_queue=queue)).max_messages == 32
+    assert pull_in(PullMessageRequest(message_queue=queue)).max_messages == 32
+    queue.broker.endpoints.addresses.add()
+    with pytest.raises(BadRequest, match="1025 addresses, the limit is 1024"):
+        receive_in(ReceiveMessageRequest(message_queue=queue))
+    with pytest.raises(BadRequest, match="1025 addresses"):
+        pull_in(PullMessageRequest(message_queue=queue))
 
 
 @pytest.mark.parametrize(
