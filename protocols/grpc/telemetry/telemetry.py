@@ -56,7 +56,8 @@ class TelemetryStream:
         self._commands = commands
         self._processor = processor
         self._client: TelemetryClient | None = None
-        self._settings: Settings | None = None
+        self._settings: bytes | None = None
+        """Encoded: as protobuf reads them they may take 24 times that, with the command that they came in."""
         self._outbox = Outbox(commands, context)
         self._asked = PendingQueries(context.client_id)
         self.alive = True
@@ -84,23 +85,30 @@ class TelemetryStream:
             self._over()
 
     async def _serve(self, waits: LongPolls) -> None:
-        while (command := await waits.wait(self._commands.read())) is not None:
-            match command.WhichOneof("command"):
-                case "settings":
-                    if not await self._take(command):
-                        return
-                case "thread_stack_trace":
-                    self._asked.stack_told(command.status, command.thread_stack_trace)
-                case "verify_message_result":
-                    self._asked.verified(command.status, command.verify_message_result.nonce)
-                case "verify_message_command":
-                    # Node.js sends the question back, with its status.
-                    self._asked.verified(command.status, command.verify_message_command.nonce)
-                case _:
-                    # What is unknown is dropped.
-                    pass
+        # As an argument a command is let go before the next one is waited for: it may be large.
+        while await self._heed(await waits.wait(self._commands.read())):
+            pass
         if waits.ended:
             await self._outbox.flush(_FLUSH_S)
+
+    async def _heed(self, command: TelemetryCommand | None) -> bool:
+        """Whether the stream goes on."""
+        if command is None:
+            return False
+        match command.WhichOneof("command"):
+            case "settings":
+                return await self._take(command)
+            case "thread_stack_trace":
+                self._asked.stack_told(command.status, command.thread_stack_trace)
+            case "verify_message_result":
+                self._asked.verified(command.status, command.verify_message_result.nonce)
+            case "verify_message_command":
+                # Node.js sends the question back, with its status.
+                self._asked.verified(command.status, command.verify_message_command.nonce)
+            case _:
+                # What is unknown is dropped.
+                pass
+        return True
 
     def _over(self) -> None:
         self.alive = False
@@ -210,7 +218,7 @@ class TelemetryStream:
         )
         processor.clients.register(client)
         self._client = client
-        self._settings = settings
+        self._settings = settings.SerializeToString()
         return client_settings.merged(settings, context, processor.limits, config)
 
     @property
@@ -271,7 +279,8 @@ class TelemetryStream:
         config = None
         if client is not None and client.kind is not ClientKind.PRODUCER:
             config = await processor.settings(context, client.group, make=False)
-        answer = client_settings.merged(settings, context, processor.limits, config)
+        latest = Settings.FromString(settings)
+        answer = client_settings.merged(latest, context, processor.limits, config)
         return TelemetryCommand(status=OK, settings=answer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -519,6 +520,38 @@ class Told:
 
     async def write(self, _command: Any) -> None:
         """Nobody looks at it."""
+
+
+class Kept:
+    """A client that says something, and waits: it notes who has the command besides itself then."""
+
+    def __init__(self, command: rpc.TelemetryCommand) -> None:
+        self._command = command
+        self._alone = 0
+        self.keepers = -1
+
+    async def read(self) -> rpc.TelemetryCommand | None:
+        references = sys.getrefcount(self._command)
+        if not self._alone:
+            self._alone = references
+            return self._command
+        self.keepers = references - self._alone
+        return None
+
+    async def write(self, _command: Any) -> None:
+        """Nobody looks at it."""
+
+
+@pytest.mark.parametrize("kind", ["settings", "thread_stack_trace", "recover_orphaned_transaction_command"])
+async def test_no_command_is_kept_while_the_next_is_waited_for(gateway: Any, client: Any, kind: str) -> None:
+    """As it was read it may take some hundreds of megabytes, which nobody counts."""
+    command = rpc.TelemetryCommand(settings=client.producing())
+    if kind != "settings":
+        getattr(command, kind).SetInParent()
+    kept = Kept(command)
+    del command
+    await TelemetryStream(Context(client_id="c"), kept, gateway.processor, gateway.clock).run(LongPolls())
+    assert kept.keepers == 0
 
 
 async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_forgotten_whole(
