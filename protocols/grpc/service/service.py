@@ -36,6 +36,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
+from protocols.grpc.telemetry.kept_settings import KeptSettings
 from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream, check_account
 from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
@@ -64,6 +65,7 @@ class MessagingService(Positions):
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = LongPolls()
         self._departures = Departures(clock)
+        self._kept_settings = KeptSettings()
         self._limits = processor.limits
         self._packer = Packer(processor.limits)
 
@@ -325,7 +327,8 @@ class MessagingService(Positions):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-        stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
+        stream = TelemetryStream(context, commands, self._processor, self._clock, self._kept_settings)
+        self._open[task] = stream
         streams = self._waits_first if notices_only_an_end(context) else self._streams
         watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:

@@ -28,6 +28,7 @@ from protocols.grpc.pb.service_pb2 import (
     TelemetryCommand,
 )
 from protocols.grpc.telemetry import settings as client_settings
+from protocols.grpc.telemetry.kept_settings import SMALL, KeptSettings
 from protocols.grpc.telemetry.outbox import GONE, Outbox
 from protocols.grpc.telemetry.pending_queries import PendingQueries, next_nonce
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, TelemetryChannel
@@ -40,16 +41,20 @@ only once it has asked for the routes of all its topics, one by one, and knows n
 before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
-_SPARED_BYTES = 64 * 1024
-"""Settings up to this size count towards the budgets, but pass them, as such requests do."""
 
 
 class TelemetryStream:
     """One stream of one client. It ends with the client's half-close, its loss, or a drain."""
 
     def __init__(
-        self, context: Context, commands: TelemetryChannel, processor: MessagingProcessor, clock: Clock
+        self,
+        context: Context,
+        commands: TelemetryChannel,
+        processor: MessagingProcessor,
+        clock: Clock,
+        kept: KeptSettings | None = None,
     ) -> None:
+        """`kept`: what the settings of all streams count in."""
         self._clock = clock
         self._timer: Timer | None = None
         self._context = context
@@ -58,6 +63,9 @@ class TelemetryStream:
         self._client: TelemetryClient | None = None
         self._settings: bytes | None = None
         """Encoded: as protobuf reads them they may take 24 times that, with the command that they came in."""
+        self._kept = kept if kept is not None else KeptSettings()
+        self._counted = 0
+        """What those of this stream count there."""
         self._outbox = Outbox(commands, context)
         self._asked = PendingQueries(context.client_id)
         self.alive = True
@@ -116,6 +124,7 @@ class TelemetryStream:
             self._timer.cancel()
         self._outbox.close()
         self._asked.left()
+        self._counted = self._kept.replace(self._counted, 0)
         client = self._client
         # The register knows the client, and by it this stream, for minutes: the connection goes now. And
         # when the register lets go, nothing is to be left to the collector.
@@ -154,11 +163,14 @@ class TelemetryStream:
         return True
 
     def _count(self, size: int) -> int:
-        """Count settings towards the budgets; how many bytes. Raises TooManyRequests."""
+        """Count settings towards the budgets; how many bytes. Small ones pass them, as small requests do.
+
+        Raises TooManyRequests.
+        """
         allowance = self._context.allowance
         if allowance is None:
             return 0
-        if size > _SPARED_BYTES:
+        if size > SMALL:
             allowance.take(size)
         else:
             allowance.add(size)
@@ -204,6 +216,7 @@ class TelemetryStream:
                 await processor.lite.bind(context, bound, group)
             config = await processor.settings(context, group)
         check_account(processor, context)
+        self._counted = self._kept.replace(self._counted, size)
         client = TelemetryClient(
             client_id=context.client_id,
             language=context.language,
