@@ -99,6 +99,7 @@ FLOODS: list[tuple[str, Callable[[Client, int], None] | bytes, Flood]] = [
     ("answers to settings", settings(ack=True), Flood.EMPTY_FRAMES),
     ("pings", ping(), Flood.PINGS),
     ("answers to pings", ping(ack=True), Flood.EMPTY_FRAMES),
+    ("signs of life that nobody asked for", ping(b"popgate?", ack=True), Flood.EMPTY_FRAMES),
     ("empty data", data(1), Flood.EMPTY_FRAMES),
     ("empty data for what was cut off", data(5), Flood.EMPTY_FRAMES),
     ("padding only", frame("DATA", 1, bytes((3, 0, 0, 0)), flags=8), Flood.EMPTY_FRAMES),
