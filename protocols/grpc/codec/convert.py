@@ -35,7 +35,7 @@ _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
 _LONGEST_NAMESPACE = 255
 _MOST_ADDRESSES = 1024
-"""Of a queue in a request that may wait for long: one of two bytes takes 24 times that in memory."""
+"""In a request, which is kept as long as it waits: one of two bytes takes 24 times that in memory."""
 
 _TYPES_OUT = {
     MessageType.NORMAL: pb.NORMAL,
@@ -242,9 +242,17 @@ def queue_out(
 def check_queue(queue: pb.MessageQueue) -> None:
     """Raises IllegalTopic for a namespace, BadRequest for endpoints, that are longer than they can be."""
     check_namespace(queue.topic)
-    count = len(queue.broker.endpoints.addresses)
+    check_endpoints(queue.broker.endpoints)
+
+
+def check_endpoints(endpoints: pb.Endpoints) -> None:
+    """Raises BadRequest ILLEGAL_ACCESS_POINT."""
+    count = len(endpoints.addresses)
     if count > _MOST_ADDRESSES:
-        raise BadRequest(f"the broker of the queue has {count} addresses, the limit is {_MOST_ADDRESSES}")
+        raise BadRequest(
+            f"the endpoints have {count} addresses, the limit is {_MOST_ADDRESSES}",
+            Fault.ILLEGAL_ACCESS_POINT,
+        )
 
 
 def check_namespace(topic: pb.Resource) -> None:

@@ -73,6 +73,7 @@ class MessagingService(Positions):
         return f"<MessagingService polls {self._polls} streams {len(self._open)}>"
 
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
+        convert.check_endpoints(request.endpoints)
         route = await self._processor.route(context, request.topic.name)
         endpoints = self._endpoints(request.endpoints, context)
         types = convert.types_out(route, context, lite=self._processor.lite.available)
@@ -84,6 +85,7 @@ class MessagingService(Positions):
     async def query_assignment(
         self, request: rpc.QueryAssignmentRequest, context: Context
     ) -> rpc.QueryAssignmentResponse:
+        convert.check_endpoints(request.endpoints)
         assigned = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
         types = convert.types_out(assigned.route, context, lite=self._processor.lite.available)
