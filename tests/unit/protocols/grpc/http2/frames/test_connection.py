@@ -276,6 +276,9 @@ MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
     ("a capital letter", [METHOD, SCHEME, PATH, ("X-a", "b")]),
     ("a header of connections", [METHOD, SCHEME, PATH, ("connection", "close")]),
     ("another te", [METHOD, SCHEME, PATH, ("te", "gzip")]),
+    ("a line's end in a value", [METHOD, SCHEME, PATH, ("x-a", "b\nc")]),
+    ("a carriage return in a value", [METHOD, SCHEME, PATH, ("x-a", "b\r")]),
+    ("a zero in a value", [METHOD, SCHEME, (":path", "/o\0ne")]),
 ]
 
 
@@ -283,6 +286,14 @@ MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
 def test_malformed_headers_end_their_stream(client: Any, fields: list[tuple[str, str]]) -> None:
     client.say(headers(1, client.block_of(fields), end=True), ping(b"is heard"))
     assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR", "PING ack is heard"]
+    assert (client.events, client.failure) == ([], None)
+
+
+def test_malformed_trailers_end_their_stream(client: Any) -> None:
+    client.say(headers(1, client.block()), data(1, MESSAGE))
+    client.heard()
+    client.say(headers(1, client.block_of([("x-a", "b\nc")]), end=True))
+    assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR"]
     assert (client.events, client.failure) == ([], None)
 
 
