@@ -616,6 +616,13 @@ def test_a_plain_request_is_told_what_is_spoken_here(client: Any, method: str, k
     assert (lines[-1], client.events) == ("DATA 1 end b''", [])
 
 
+def test_an_answer_to_head_has_no_content(client: Any) -> None:
+    client.say(headers(1, client.block(("content-type", "text/html"), method="HEAD"), end=True))
+    (line,) = client.heard()
+    assert line.startswith("HEADERS 1 end :status=415 content-type=text/plain")
+    assert (client.events, client.wire.streams) == ([], {})
+
+
 def test_a_plain_request_has_not_all_of_its_content_read(make_client: MAKE) -> None:
     client = make_client(max_plain_bytes=1_000)
     client.say(headers(1, client.block(("content-type", "text/html"))), data(1, bytes(1_000)))
