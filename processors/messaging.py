@@ -18,15 +18,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.kinds import Action
 from popgate.messages.packed_messages import PackedMessages
-from popgate.model import (
-    EndTransaction,
-    GroupConfig,
-    Message,
-    Pulled,
-    Route,
-    Sent,
-    StoredMessage,
-)
+from popgate.model import EndTransaction, GroupConfig, Message, Pulled, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.admin.lookup import MessageLookup
 from processors.admin.metadata import Metadata
@@ -47,7 +39,7 @@ from processors.consume.lite import LiteSubscriptions
 from processors.consume.offsets import GroupOffsets
 from processors.consume.pull import Puller
 from processors.consume.receive import Receiver
-from processors.consume.receive_rules import check_goodbye
+from processors.consume.receive_rules import check_account, check_goodbye
 from processors.consume.settlement import Settlement
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
@@ -363,6 +355,10 @@ class MessagingProcessor:
             check_end(end)
             await self._broker.end_transaction(context, end)
         self._observer.ended(end.topic, end.resolution, self._clock.monotonic() - began)
+
+    def check_account(self, context: Context, client: ClientHandle) -> None:
+        """Raises Forbidden for an account that may not speak for a client that is known."""
+        check_account(self._core.permit, context, client)
 
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
         """The client ends: remove it, and free what it held where that is safe. Returns it, if known.

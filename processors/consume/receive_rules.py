@@ -129,18 +129,24 @@ def is_rust(context: Context) -> bool:
     return context.language.upper() == "RUST"
 
 
+def check_account(permit: Callable[..., None], context: Context, client: ClientHandle) -> None:
+    """Raises Forbidden for an account that may not be that client: its id is only what the request says."""
+    if client.group:
+        permit(context, Action.SUBSCRIBE, group=client.group)
+    else:
+        for topic in client.topics:
+            permit(context, Action.PUBLISH, topic=topic)
+
+
 def check_goodbye(
     permit: Callable[..., None], context: Context, client: ClientHandle | None, group: str
 ) -> None:
     """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own.
 
-    Raises Forbidden for an account that may not be that client: its id is only what the request says.
+    Raises Forbidden as `check_account`.
     """
-    if client is not None and client.group:
-        permit(context, Action.SUBSCRIBE, group=client.group)
-    elif client is not None:
-        for topic in client.topics:
-            permit(context, Action.PUBLISH, topic=topic)
+    if client is not None:
+        check_account(permit, context, client)
     if not group or (client is not None and not client.group):
         return
     check_group(group)

@@ -75,7 +75,7 @@ _CONNECTIONS = _of_connections(
     " `empty_frames`, `window_updates`, `priorities`, `bombs`), protocol errors (`protocol`, `compression`,"
     " `flow_control`, `frame_size`), inactivity (`greeting`, `silence`, `slow_requests`, `answers_unread`),"
     " or TLS where it is not enabled (`tls`). Single calls that were ended count as `bombs`, `holding` (too"
-    " many bytes of incomplete requests), `slow_requests` or `answers_unread`.",
+    " many bytes of incomplete requests and unread answers), `slow_requests` or `answers_unread`.",
 )
 _REMOTING = _of_connections(
     "remoting",

@@ -18,6 +18,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _GZIP_OR_ZLIB_WINDOW = 32 + 15
+_ALWAYS_BORNE = 4 * 1024 * 1024 + 64 * 1024
+"""Bytes: one message of RocketMQ's largest body, whatever it was compressed to."""
+_MOST_RATIO = 100
 _MOST_GZIP_MEMBERS = 64
 """Each one costs a copy of the rest, so that a body of empty ones would take quadratic time."""
 
@@ -44,6 +47,11 @@ def compression_of(body: bytes) -> Compression | None:
     if len(body) > 1 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0:
         return Compression.ZLIB
     return None
+
+
+def borne(packed: bytes, most: int) -> int:
+    """To how many bytes of at most `most` something compressed may come: a bomb is one that comes to more."""
+    return min(most, max(_ALWAYS_BORNE, _MOST_RATIO * len(packed)))
 
 
 def decompress(body: bytes, limit: int) -> bytes:

@@ -34,6 +34,8 @@ from protocols.grpc.pb.timestamp_pb2 import Timestamp
 _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
 _LONGEST_NAMESPACE = 255
+_MOST_ADDRESSES = 1024
+"""In a request, which is kept as long as it waits: one of two bytes takes 24 times that in memory."""
 
 _TYPES_OUT = {
     MessageType.NORMAL: pb.NORMAL,
@@ -178,11 +180,11 @@ def tell_sent(entry: SendResultEntry, sent: Sent) -> None:
 
 
 def receive_in(request: ReceiveMessageRequest) -> Receive:
-    """A request for messages."""
+    """A request for messages. Raises IllegalTopic, IllegalFilter, BadRequest."""
     # Each look into a protobuf message costs: everything is read once.
     queue, passing, has = request.message_queue, request.filter_expression, request.HasField
     topic, most = queue.topic, request.batch_size
-    check_namespace(topic)
+    check_queue(queue)
     return Receive(
         topic.name,
         request.group.name,
@@ -235,6 +237,22 @@ def queue_out(
         broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
         accept_message_types=types,
     )
+
+
+def check_queue(queue: pb.MessageQueue) -> None:
+    """Raises IllegalTopic for a namespace, BadRequest for endpoints, that are longer than they can be."""
+    check_namespace(queue.topic)
+    check_endpoints(queue.broker.endpoints)
+
+
+def check_endpoints(endpoints: pb.Endpoints) -> None:
+    """Raises BadRequest ILLEGAL_ACCESS_POINT."""
+    count = len(endpoints.addresses)
+    if count > _MOST_ADDRESSES:
+        raise BadRequest(
+            f"the endpoints have {count} addresses, the limit is {_MOST_ADDRESSES}",
+            Fault.ILLEGAL_ACCESS_POINT,
+        )
 
 
 def check_namespace(topic: pb.Resource) -> None:

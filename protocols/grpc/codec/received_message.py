@@ -15,7 +15,7 @@ from popgate.errors import PeerWireError
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.wire.messages import properties as names
-from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.compression import borne, decompress
 from popgate.wire.messages.properties import RESERVED, split_properties
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
@@ -31,7 +31,7 @@ _COMPRESSED: Final = 0x1
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _SHORT_BODY: Final = 1024
 _LARGEST_BODY: Final = 64 * 1024 * 1024
-"""Bytes that a body may unpack to; a larger one is delivered packed."""
+"""Bytes that a body may unpack to; a larger one, and a bomb, are delivered packed."""
 LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
 _U64: Final = (1 << 64) - 1
@@ -263,7 +263,7 @@ def _body_out(stored: StoredMessage) -> tuple[bytes, bool]:
     if body.startswith(_GZIP_MAGIC):
         return body, True
     try:
-        return decompress(body, _LARGEST_BODY), False
+        return decompress(body, borne(body, _LARGEST_BODY)), False
     except PeerWireError:
         return body, True
 

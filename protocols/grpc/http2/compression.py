@@ -5,10 +5,9 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+from popgate.wire.messages.compression import borne
+
 GZIP: Final = "gzip"
-_ALWAYS_BORNE: Final = 4 * 1024 * 1024 + 64 * 1024
-"""Bytes: one message of RocketMQ's largest body, whatever it was compressed to."""
-_MOST_RATIO: Final = 100
 
 
 class Unpackable(Exception):
@@ -26,11 +25,6 @@ class TooLarge(Exception):
 def packed(message: bytes) -> bytes:
     packer = zlib.compressobj(wbits=31)
     return packer.compress(message) + packer.flush()
-
-
-def borne(message: bytes, most: int) -> int:
-    """To how many bytes a compressed message may come, and is unpacked at the most."""
-    return min(most, max(_ALWAYS_BORNE, _MOST_RATIO * len(message)))
 
 
 def unpacked(message: bytes, most: int) -> bytes:

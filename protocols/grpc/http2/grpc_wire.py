@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from popgate.errors import LocalWireError
-from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, borne, packed, unpacked
+from popgate.wire.messages.compression import borne
+from protocols.grpc.http2.compression import GZIP, TooLarge, Unpackable, packed, unpacked
 from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said, Shape, Status
 from protocols.grpc.http2.frames.codes import ErrorCode, Flood, Http2Error, StreamError
 from protocols.grpc.http2.frames.held_requests import KEEPING, HeldRequests
@@ -149,13 +150,7 @@ class GrpcWire(HeldRequests):
             self.send_data(stream, b"".join(pieces))
         return taken
 
-    def finish(
-        self,
-        stream: Stream,
-        status: int = 0,
-        sentence: str = "",
-        metadata: Metadata = (),
-    ) -> None:
+    def finish(self, stream: Stream, status: int = 0, sentence: str = "", metadata: Metadata = ()) -> None:
         """End a call after the written messages. `metadata`: as with `open_answer`."""
         self._check_open(stream)
         block = status_block(status, sentence) + metadata_block(metadata)
@@ -349,8 +344,11 @@ class GrpcWire(HeldRequests):
                 self._begin_leaving(self.now)
 
     def _answer_plain(self, stream: Stream) -> None:
-        self.send_headers(stream, PLAIN_HEADERS)
-        self.send_last_data(stream, PLAIN_TEXT)
+        # An answer to HEAD has no content (RFC 9110 section 9.3.2).
+        bare = stream.head is not None and stream.head.method == "HEAD"
+        self.send_headers(stream, PLAIN_HEADERS, end=bare)
+        if not bare:
+            self.send_last_data(stream, PLAIN_TEXT)
 
     def _refuse(self, stream: Stream, status: Status, sentence: str, metadata: Metadata = ()) -> None:
         if stream.told:
@@ -385,15 +383,15 @@ class GrpcWire(HeldRequests):
     def _end_rest(self) -> None:
         for stream in list(self.streams.values()):
             self._on_cut(stream)
-            if stream.pending is None:
-                self.finish(stream, Status.UNAVAILABLE, "the connection is as old as it may be")
-            else:
-                self.cut_off(stream, ErrorCode.CANCEL)
+            self._end_now(stream, Status.UNAVAILABLE, "the connection is as old as it may be")
 
     def _is_late(self, stream: Stream) -> None:
         if stream.told:
             self._events.append(Late(stream))
+        self._end_now(stream, Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+
+    def _end_now(self, stream: Stream, status: Status, sentence: str) -> None:
         if stream.pending is None:
-            self.finish(stream, Status.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+            self.finish(stream, status, sentence)
         else:
             self.cut_off(stream, ErrorCode.CANCEL)

@@ -65,13 +65,18 @@ class Unary:
 
 @dataclass(slots=True, frozen=True)
 class Streamed:
-    """One RPC whose answer is a stream of elements; each has a status, or something else."""
+    """One RPC whose answer is a stream of elements; each has a status, or something else.
+
+    Requests of up to `spared_bytes` do not count towards the budgets, for they may wait for long; larger
+    ones count as long as they wait.
+    """
 
     name: str
     request: type[Message]
     answer: type[Any]
     method: Callable[[MessagingService, Any, Context, ResponseStream[Any]], Awaitable[int]]
     """Returns the code of the status that it wrote."""
+    spared_bytes: int = 64 * 1024
 
 
 UNARY: Final = (
@@ -246,7 +251,7 @@ class RpcDispatcher:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
         Returns the name of the code that it wrote, or CLIENT_GONE. What it took counts until the last of it
-        is written; its request does not, for it may wait for long.
+        is written.
         """
         began = self._clock.monotonic()
         code = _GONE
@@ -270,7 +275,11 @@ class RpcDispatcher:
             try:
                 try:
                     self._admit(context, call)
-                    code = await method.method(self._service, _readable(request), context, answers)
+                    readable = _readable(request)
+                    # Plain ones are small.
+                    if isinstance(readable, Message) and (size := readable.ByteSize()) > method.spared_bytes:
+                        held.take(size)
+                    code = await method.method(self._service, readable, context, answers)
                 except GatewayError as error:
                     status = status_of(error, context)
                 if status is not None:

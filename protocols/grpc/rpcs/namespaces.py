@@ -41,6 +41,8 @@ _NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+\Z")
 _RESOURCE = pb.Resource.DESCRIPTOR.full_name
 _STATUS = pb.Status.DESCRIPTOR.full_name
 _DEAD_LETTER = pb.DeadLetterQueue.DESCRIPTOR.full_name
+_MOST_NAMED = 16_384
+"""Messages, or topics, of one request: who asks is known only after they have been looked at."""
 
 Known = dict[str, str]
 """What the names in a request are called here, and what its client calls them."""
@@ -120,18 +122,23 @@ def _step(field: FieldDescriptor, kinds: frozenset[str]) -> _Step | None:
     return _Step(field.name, bool(field.is_repeated), kind, inner) if inner or kind in kinds else None
 
 
-def _found(message: Any, steps: tuple[_Step, ...]) -> Iterator[tuple[_Step, Any]]:
-    """The fields that are set at the path of each step."""
+def _found(message: Any, steps: tuple[_Step, ...], most: int = 0) -> Iterator[tuple[_Step, Any]]:
+    """The fields that are set at the path of each step.
+
+    Raises BadRequest for a list of more than `most`, where that is not 0.
+    """
     for step in steps:
         if step.repeated:
             items = getattr(message, step.name)
+            if most and len(items) > most:
+                raise BadRequest(f"the request has {len(items)} {step.name}, the limit is {most}")
         elif message.HasField(step.name):
             items = (getattr(message, step.name),)
         else:
             continue
         for item in items:
             if step.inner:
-                yield from _found(item, step.inner)
+                yield from _found(item, step.inner, most)
             else:
                 yield step, item
 
@@ -147,9 +154,12 @@ def _ways_out(kind: Descriptor) -> tuple[_Step, ...]:
 
 
 def take_in(request: Message) -> Known:
-    """Give a request's topics and groups the names that they have here. Raises IllegalTopic, IllegalGroup."""
+    """Give a request's topics and groups the names that they have here.
+
+    Raises IllegalTopic, IllegalGroup; BadRequest for too many of them.
+    """
     known: Known = {}
-    for step, resource in _found(request, _ways_in(request.DESCRIPTOR)):
+    for step, resource in _found(request, _ways_in(request.DESCRIPTOR), _MOST_NAMED):
         name = resource.name
         full = full_name(resource.resource_namespace, name, is_group=step.name == "group")
         if full != name:

@@ -79,6 +79,7 @@ class Positions:
         self, request: rpc.UpdateOffsetRequest, context: Context
     ) -> rpc.UpdateOffsetResponse:
         queue = request.message_queue
+        convert.check_endpoints(queue.broker.endpoints)
         await self._processor.offsets.commit(
             context, request.group.name, queue.topic.name, queue.broker.name, queue.id, request.offset
         )
@@ -87,6 +88,7 @@ class Positions:
     async def get_offset(self, request: rpc.GetOffsetRequest, context: Context) -> rpc.GetOffsetResponse:
         """Raises NotFound OFFSET_NOT_FOUND."""
         group, queue = request.group.name, request.message_queue
+        convert.check_endpoints(queue.broker.endpoints)
         offset = await self._processor.offsets.committed(
             context, group, queue.topic.name, queue.broker.name, queue.id
         )
@@ -103,6 +105,7 @@ class Positions:
     ) -> rpc.QueryOffsetResponse:
         """Raises BadRequest: no such policy, or the time is missing."""
         queue, policy = request.message_queue, request.query_offset_policy
+        convert.check_endpoints(queue.broker.endpoints)
         where = (queue.topic.name, queue.broker.name, queue.id)
         if policy == pb.TIMESTAMP:
             if not request.HasField("timestamp"):
@@ -118,9 +121,12 @@ class Positions:
 
 
 def pull_in(request: rpc.PullMessageRequest) -> Pull:
-    """A request to read by offset. Without a polling time it does not wait. Raises IllegalTopic."""
+    """A request to read by offset. Without a polling time it does not wait.
+
+    Raises IllegalTopic, IllegalFilter, BadRequest.
+    """
     queue = request.message_queue
-    convert.check_namespace(queue.topic)
+    convert.check_queue(queue)
     return Pull(
         topic=queue.topic.name,
         broker=queue.broker.name,

@@ -36,7 +36,8 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
-from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream
+from protocols.grpc.telemetry.kept_settings import KeptSettings
+from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream, check_account
 from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class MessagingService(Positions):
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = LongPolls()
         self._departures = Departures(clock)
+        self._kept_settings = KeptSettings()
         self._limits = processor.limits
         self._packer = Packer(processor.limits)
 
@@ -71,6 +73,7 @@ class MessagingService(Positions):
         return f"<MessagingService polls {self._polls} streams {len(self._open)}>"
 
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
+        convert.check_endpoints(request.endpoints)
         route = await self._processor.route(context, request.topic.name)
         endpoints = self._endpoints(request.endpoints, context)
         types = convert.types_out(route, context, lite=self._processor.lite.available)
@@ -82,6 +85,7 @@ class MessagingService(Positions):
     async def query_assignment(
         self, request: rpc.QueryAssignmentRequest, context: Context
     ) -> rpc.QueryAssignmentResponse:
+        convert.check_endpoints(request.endpoints)
         assigned = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
         types = convert.types_out(assigned.route, context, lite=self._processor.lite.available)
@@ -101,6 +105,7 @@ class MessagingService(Positions):
             )
         if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
+        check_account(self._processor, context)
         self._processor.clients.touch(context.client_id, self._clock.monotonic())
         self._departures.heard(context.client_id)
         return rpc.HeartbeatResponse(status=OK)
@@ -324,7 +329,8 @@ class MessagingService(Positions):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-        stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
+        stream = TelemetryStream(context, commands, self._processor, self._clock, self._kept_settings)
+        self._open[task] = stream
         streams = self._waits_first if notices_only_an_end(context) else self._streams
         watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:

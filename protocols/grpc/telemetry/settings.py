@@ -17,7 +17,7 @@ from processors.clients.client_registry import ClientKind
 from processors.consume.lite import lite_quota
 from processors.consume.receive_rules import is_node
 from processors.limits import Limits
-from protocols.grpc.codec.convert import filter_kind, millis_of
+from protocols.grpc.codec.convert import check_endpoints, filter_kind, millis_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 
@@ -70,12 +70,15 @@ def kind_in(settings: pb.Settings) -> ClientKind:
 
 
 def check_settings(settings: pb.Settings, limits: Limits) -> None:
-    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics; client properties).
+    """Raises IllegalTopic, IllegalGroup, IllegalFilter.
+
+    Raises BadRequest for too many topics or addresses, and for client properties that cannot be.
 
     The filters of a simple consumer are left to its receives: their refusal shows the user the
     code and the reason, while Java's client that fails to start hides both.
     """
     _check_properties(settings.client_properties)
+    check_endpoints(settings.access_point)
     count = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
     if count > limits.max_topics_per_client:
         raise BadRequest(f"the settings name {count} topics, the limit is {limits.max_topics_per_client}")

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import BadRequest, Fault, GatewayError, Unsupported, shown
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
@@ -28,6 +28,7 @@ from protocols.grpc.pb.service_pb2 import (
     TelemetryCommand,
 )
 from protocols.grpc.telemetry import settings as client_settings
+from protocols.grpc.telemetry.kept_settings import SMALL, KeptSettings
 from protocols.grpc.telemetry.outbox import GONE, Outbox
 from protocols.grpc.telemetry.pending_queries import PendingQueries, next_nonce
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, TelemetryChannel
@@ -40,24 +41,31 @@ only once it has asked for the routes of all its topics, one by one, and knows n
 before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
-_SPARED_BYTES = 64 * 1024
-"""Settings up to this size count towards the budgets, but pass them, as such requests do: to be refused ends
-the stream, and some clients open no other."""
 
 
 class TelemetryStream:
     """One stream of one client. It ends with the client's half-close, its loss, or a drain."""
 
     def __init__(
-        self, context: Context, commands: TelemetryChannel, processor: MessagingProcessor, clock: Clock
+        self,
+        context: Context,
+        commands: TelemetryChannel,
+        processor: MessagingProcessor,
+        clock: Clock,
+        kept: KeptSettings | None = None,
     ) -> None:
+        """`kept`: what the settings of all streams count in."""
         self._clock = clock
         self._timer: Timer | None = None
         self._context = context
         self._commands = commands
         self._processor = processor
         self._client: TelemetryClient | None = None
-        self._settings: Settings | None = None
+        self._settings: bytes | None = None
+        """Encoded: as protobuf reads them they may take 24 times that, with the command that they came in."""
+        self._kept = kept if kept is not None else KeptSettings()
+        self._counted = 0
+        """What those of this stream count there."""
         self._outbox = Outbox(commands, context)
         self._asked = PendingQueries(context.client_id)
         self.alive = True
@@ -85,23 +93,30 @@ class TelemetryStream:
             self._over()
 
     async def _serve(self, waits: LongPolls) -> None:
-        while (command := await waits.wait(self._commands.read())) is not None:
-            match command.WhichOneof("command"):
-                case "settings":
-                    if not await self._take(command):
-                        return
-                case "thread_stack_trace":
-                    self._asked.stack_told(command.status, command.thread_stack_trace)
-                case "verify_message_result":
-                    self._asked.verified(command.status, command.verify_message_result.nonce)
-                case "verify_message_command":
-                    # Node.js sends the question back, with its status.
-                    self._asked.verified(command.status, command.verify_message_command.nonce)
-                case _:
-                    # What is unknown is dropped.
-                    pass
+        # As an argument a command is let go before the next one is waited for: it may be large.
+        while await self._heed(await waits.wait(self._commands.read())):
+            pass
         if waits.ended:
             await self._outbox.flush(_FLUSH_S)
+
+    async def _heed(self, command: TelemetryCommand | None) -> bool:
+        """Whether the stream goes on."""
+        if command is None:
+            return False
+        match command.WhichOneof("command"):
+            case "settings":
+                return await self._take(command)
+            case "thread_stack_trace":
+                self._asked.stack_told(command.status, command.thread_stack_trace)
+            case "verify_message_result":
+                self._asked.verified(command.status, command.verify_message_result.nonce)
+            case "verify_message_command":
+                # Node.js sends the question back, with its status.
+                self._asked.verified(command.status, command.verify_message_command.nonce)
+            case _:
+                # What is unknown is dropped.
+                pass
+        return True
 
     def _over(self) -> None:
         self.alive = False
@@ -109,6 +124,7 @@ class TelemetryStream:
             self._timer.cancel()
         self._outbox.close()
         self._asked.left()
+        self._counted = self._kept.replace(self._counted, 0)
         client = self._client
         # The register knows the client, and by it this stream, for minutes: the connection goes now. And
         # when the register lets go, nothing is to be left to the collector.
@@ -122,20 +138,16 @@ class TelemetryStream:
         """Take in settings and answer them; whether the stream goes on. Raises CallFailed for bad ones."""
         context, size = self._context, command.ByteSize()
         first = self._settings is None
-        if context.allowance is not None:
-            if size > _SPARED_BYTES:
-                context.allowance.take(size)
-            else:
-                context.allowance.add(size)
+        counted = 0
         refusal: GatewayError | None = None
         try:
+            counted = self._count(size)
             answer = await self._answer(command.settings, size)
         except GatewayError as error:
             if error.retryable and not first:
                 # Clients repeat their settings every 5 minutes: until then those before hold. To end the
                 # stream would cost it for good where a client opens no other.
-                if context.allowance is not None:
-                    context.allowance.add(-size)
+                self._uncount(counted)
                 return True
             refusal = error
         if refusal is not None:
@@ -147,9 +159,26 @@ class TelemetryStream:
         if first and is_node(context):
             self._tell_again(_AGAIN_S)
         await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
-        if context.allowance is not None:
-            context.allowance.add(-size)
+        self._uncount(counted)
         return True
+
+    def _count(self, size: int) -> int:
+        """Count settings towards the budgets; how many bytes. Small ones pass them, as small requests do.
+
+        Raises TooManyRequests.
+        """
+        allowance = self._context.allowance
+        if allowance is None:
+            return 0
+        if size > SMALL:
+            allowance.take(size)
+        else:
+            allowance.add(size)
+        return size
+
+    def _uncount(self, size: int) -> None:
+        if self._context.allowance is not None:
+            self._context.allowance.add(-size)
 
     async def _refuse(self, error: GatewayError) -> None:
         """Settings cannot be: the stream ends. Raises CallFailed where its client is to see a failure."""
@@ -186,6 +215,8 @@ class TelemetryStream:
             if bound:
                 await processor.lite.bind(context, bound, group)
             config = await processor.settings(context, group)
+        check_account(processor, context)
+        self._counted = self._kept.replace(self._counted, size)
         client = TelemetryClient(
             client_id=context.client_id,
             language=context.language,
@@ -200,8 +231,12 @@ class TelemetryStream:
         )
         processor.clients.register(client)
         self._client = client
-        self._settings = settings
+        self._settings = settings.SerializeToString()
         return client_settings.merged(settings, context, processor.limits, config)
+
+    @property
+    def account(self) -> Principal:
+        return self._context.principal
 
     def may_answer(self, topic: str) -> bool:
         """Whether the client may be asked about half messages of a topic that it says it publishes to."""
@@ -257,8 +292,20 @@ class TelemetryStream:
         config = None
         if client is not None and client.kind is not ClientKind.PRODUCER:
             config = await processor.settings(context, client.group, make=False)
-        answer = client_settings.merged(settings, context, processor.limits, config)
+        latest = Settings.FromString(settings)
+        answer = client_settings.merged(latest, context, processor.limits, config)
         return TelemetryCommand(status=OK, settings=answer)
+
+
+def check_account(processor: MessagingProcessor, context: Context) -> None:
+    """Raises Forbidden for an account that may not speak for the known client of the id that it names.
+
+    The account that sent its settings always may; another one has to have the permissions for what it does.
+    """
+    client = processor.clients.get(context.client_id)
+    if client is None or (isinstance(client, TelemetryClient) and client.stream.account == context.principal):
+        return
+    processor.check_account(context, client)
 
 
 @dataclass(slots=True, frozen=True, eq=False)

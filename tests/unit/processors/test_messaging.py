@@ -566,6 +566,23 @@ async def test_good_bye_is_not_taken_from_another_account(
     assert processor.clients.get(context.client_id) is None
 
 
+@pytest.mark.parametrize("group", ["", "anna-readers"])
+async def test_no_account_polls_as_a_client_of_another(
+    make_processor: Make, make_client: Any, context: Context, group: str
+) -> None:
+    """While a client polls, what it holds is renewed, also when its stream has ended."""
+    processor = make_processor(policies=Policies(authorizer=Owners()))
+    processor.clients.register(make_client(context.client_id, group=group, topics=frozenset({"anna-orders"})))
+    bert = replace(context, principal=Principal("bert"), peer="10.9.9.9:1")
+    poll = replace(AT_ONCE, topic="bert-orders", group="bert-readers", auto_renew=True)
+    with pytest.raises(Forbidden):
+        await processor.receive(bert, poll)
+    await processor.receive(replace(bert, client_id="bert-1"), poll)
+    await processor.receive(bert, replace(poll, auto_renew=False))
+    anna = replace(context, principal=Principal("anna"))
+    await processor.receive(anna, replace(poll, topic="anna-orders", group="anna-others"))
+
+
 async def test_the_settings_of_a_group_are_those_of_the_broker(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:

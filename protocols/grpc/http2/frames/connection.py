@@ -37,6 +37,8 @@ from protocols.grpc.http2.hpack.decoder import Field, HeaderBomb, HeaderDecoder,
 _header_of: Final = Struct(">HBBBI").unpack_from
 _four: Final = Struct(">I").unpack_from
 _NUMBER: Final = 0x7FFF_FFFF
+_ON_ITSELF: Final = 0x100
+"""Beside the flags of a frame: its headers say that the stream depends on itself."""
 _SPARE: Final = 4096
 """Bytes of a header block beyond the limit: who goes a little too far is told so in his own stream."""
 
@@ -215,19 +217,17 @@ class Connection(ControlFrames):
             raise Http2Error("the first frame of a client is SETTINGS")
         if flags & PADDED:
             data = _without_padding(data)
-        itself = False
         if flags & WITH_PRIORITY:
             if len(data) < 5:
                 raise Http2Error("HEADERS are too short for a priority", ErrorCode.FRAME_SIZE_ERROR)
-            itself = _four(data)[0] & _NUMBER == number
+            if _four(data)[0] & _NUMBER == number:
+                flags |= _ON_ITSELF
             data = data[5:]
         if flags & END_HEADERS:
-            self._whole_block(number, flags, data)
+            self._end_block(number, flags, data)
         else:
             self._block, self._block_stream, self._block_flags = data, number, flags
             self._block_frames = 0
-        if itself:
-            raise StreamError(number, "a stream depends on itself")
 
     def _continue_block(self, number: int, flags: int, data: bytes) -> None:
         if self._block is None or number != self._block_stream:
@@ -244,7 +244,13 @@ class Connection(ControlFrames):
         self._block += data
         if flags & END_HEADERS:
             block, self._block = self._block, None
-            self._whole_block(number, self._block_flags, block)
+            self._end_block(number, self._block_flags, block)
+
+    def _end_block(self, number: int, flags: int, block: bytes) -> None:
+        self._whole_block(number, flags, block)
+        if flags & _ON_ITSELF:
+            # Not before the end of the block: its stream would be opened after it was reset.
+            raise StreamError(number, "a stream depends on itself")
 
     def _whole_block(self, number: int, flags: int, block: bytes) -> None:
         large = None

@@ -1,4 +1,7 @@
-"""Received data that a connection keeps until it is read, and the streams that make no progress."""
+"""What a connection keeps for its peer, and the streams that make no progress.
+
+That is received data until it is read, and whole answers that the peer's windows have no room for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class HeldRequests(Connection):
     def __init__(self, limits: Http2Limits) -> None:
         super().__init__(limits)
         self.holds = 0
-        """Bytes of messages that are not there as a whole, or that nobody has read."""
+        """Bytes of messages that are not there as a whole, or that nobody has read, and of such answers."""
 
     def _no_room(self, stream: Stream, sentence: str) -> None:
         """Refuse a request for which there is no room."""
@@ -37,6 +40,13 @@ class HeldRequests(Connection):
         holding.used += size
         if not self.holds:
             holding.holders.discard(self)
+
+    def send_whole(self, stream: Stream, headers: bytes, data: bytes, trailers: bytes) -> None:
+        super().send_whole(stream, headers, data, trailers)
+        if stream.pending is not None:
+            # Nobody waits until it is out, as who writes several messages does: nothing else bounds it.
+            self._hold(stream, stream.pending_bytes)
+            self._is_kept(stream)
 
     def took(self, stream: Stream) -> None:
         """All of its reported messages were read: open the window by as much again."""
@@ -60,8 +70,8 @@ class HeldRequests(Connection):
         self._was_cut("holding")
         self._no_room(
             stream,
-            f"the gateway holds {holding.used} bytes of requests that have not come as a whole, the limit is"
-            f" {holding.most}: try again",
+            f"the gateway holds {holding.used} bytes of requests that have not come as a whole and of answers"
+            f" that are not read, the limit is {holding.most}: try again",
         )
         return True
 

@@ -158,7 +158,8 @@ class ConnectionLifetime(SendHalf):
             self._end_leaving()
         elif data == _LAST and self._parting_at is not None:
             self._unread = False
-        elif data != _ALIVE:
+        elif data != _ALIVE or self._asked_at is None:
+            # Also of a peer that answers late: what it said meanwhile was sign enough.
             self.tally(Flood.EMPTY_FRAMES)
 
     # -- bounds -----------------------------------------------------------------------------------

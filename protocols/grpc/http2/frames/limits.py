@@ -50,7 +50,10 @@ LONGEST_REST_S = 5.0
 
 
 class HeldBytes:
-    """Bytes of requests that are not there as a whole, or not read, of all connections of a server."""
+    """Bytes of requests that are not there as a whole, or not read, of all connections of a server.
+
+    And of whole answers, while the windows of their peers have no room for them.
+    """
 
     __slots__ = ("holders", "most", "used")
 

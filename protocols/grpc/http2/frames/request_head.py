@@ -83,6 +83,9 @@ class Head:
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         """Raises MalformedHead."""
+        for field in fields:
+            if field.foul:
+                raise MalformedHead(f"the value of {field.name} has a character that none may have")
         self.fields = fields
         shape = self._shape = _shape_of(fields)
         self.method, self.path = fields[shape.method].text, fields[shape.path].text
@@ -115,7 +118,7 @@ class Head:
 def check_trailers(fields: tuple[Field, ...]) -> None:
     """Raises MalformedHead for what may not come behind a request (section 8.1)."""
     for field in fields:
-        if field.name[0:1] == ":" or field.bad:
+        if field.name[0:1] == ":" or field.bad or field.foul:
             raise MalformedHead(f"{field.name!r} is no trailer")
 
 

@@ -47,7 +47,10 @@ class Stream:
         self.body: bytearray | None = None
         """Of a message that is not there as a whole."""
         self.held = 0
-        """Bytes of messages that nobody has been told, or has not read; and what keeping them takes."""
+        """Bytes of messages that nobody has been told, or has not read; and what keeping them takes.
+
+        Once a whole answer waits for room: what it had when it began to wait.
+        """
         self.received = 0
         """Bytes of data, to be compared with a content-length."""
         self.unread = 0

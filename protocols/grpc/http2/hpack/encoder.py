@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from popgate.errors import LocalWireError, shown
-from protocols.grpc.http2.hpack.header_field import lawful_name
+from protocols.grpc.http2.hpack.header_field import lawful_name, unlawful_value
 from protocols.grpc.http2.hpack.static_table import STATIC_TABLE
-
-_UNLAWFUL_VALUE: Final = re.compile(rb"[\0\r\n]").search
 
 _WHOLE: Final = {pair: bytes((128 + at,)) for at, pair in enumerate(STATIC_TABLE, 1)}
 _NAMED: Final = {name: at for at, (name, _) in reversed([*enumerate(STATIC_TABLE, 1)])}
@@ -32,7 +29,7 @@ def encode_fields(fields: Iterable[tuple[str, str | bytes]]) -> bytes:
         name, value = field
         if isinstance(value, str):
             value = value.encode()
-        if _UNLAWFUL_VALUE(value) is not None:
+        if unlawful_value(value) is not None:
             raise LocalWireError(f"the value of header {shown(name)} has characters that none may have")
         parts.append(_name_part(name))
         parts.append(_length(len(value), 127) if len(value) > 126 else _SHORT[len(value)])

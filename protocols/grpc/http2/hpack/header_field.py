@@ -14,21 +14,25 @@ OVERHEAD: Final = 32
 LONGEST_SHARED: Final = 192
 """Bytes of a name or a value that is kept for the whole process."""
 lawful_name: Final = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
+unlawful_value: Final = re.compile(rb"[\0\r\n]").search
+"""RFC 9113 section 8.2.1. Whitespace at both ends is forbidden, too; it does no harm."""
 
 
 class Field:
     """A header: immutable to its users, who share it.
 
     `bad`: the name is invalid in HTTP/2: empty, with capital letters or with characters outside of a token
-    (the colon of a pseudo header is allowed). The value is not checked.
+    (the colon of a pseudo header is allowed).
+    `foul`: the value has a character that none may have.
     `size`: bytes as section 4.1 counts them.
     """
 
-    __slots__ = ("_value", "bad", "name", "size")
+    __slots__ = ("_value", "bad", "foul", "name", "size")
 
     def __init__(self, name: str, bad: bool, raw: bytes, size: int) -> None:
         self.name = name
         self.bad = bad
+        self.foul = unlawful_value(raw) is not None
         self._value: bytes | str = raw  # only one of both: tables are what idle connections consist of
         self.size = size
 

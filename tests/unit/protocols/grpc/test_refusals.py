@@ -28,6 +28,7 @@ REFUSED = {
 }
 
 BAD = pb.Resource(name="a b")
+CROWDED = pb.Endpoints(addresses=[pb.Address()] * 1025)
 Message = pb.Message
 Case = Callable[[Any], Any]
 """Makes, of a client, the request (or settings) that is refused."""
@@ -71,7 +72,7 @@ def asked(kind: Any, **fields: Any) -> Case:
         if "message_queue" in kind.DESCRIPTOR.fields_by_name:
             request.message_queue.CopyFrom(client.queue())
         for name, value in fields.items():
-            if isinstance(value, (pb.Resource, pb.MessageQueue, Duration, Timestamp)):
+            if isinstance(value, (pb.Resource, pb.MessageQueue, pb.Endpoints, Duration, Timestamp)):
                 getattr(request, name).CopyFrom(value)
             elif isinstance(value, list):
                 getattr(request, name).extend(value)
@@ -132,6 +133,7 @@ LONG = Duration(seconds=365 * 86_400)
 WRONG = pb.Digest(type=pb.MD5, checksum="00")
 
 CASES: dict[str, Case] = {
+    "Endpoints.addresses": asked(rpc.QueryRouteRequest, endpoints=CROWDED),
     "Resource.resource_namespace": namespaced,
     "Resource.name": received(topic="a b"),
     "MessageQueue.id": pulled(queue_id=77),

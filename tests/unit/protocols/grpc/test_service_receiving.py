@@ -292,6 +292,24 @@ async def test_a_waiting_receive_gets_a_message_that_comes(client: Any, gateway:
     assert [m.body for m in await polling] == [b"late"]
 
 
+async def test_large_receives_count_as_long_as_they_wait(town: Any) -> None:
+    """Their attempt ids may have some megabytes. Small ones wait without a limit of bytes."""
+    gateway = await town.gateway(limits=Limits(connection_bytes=4 << 20))
+    client, budgets = town.client(gateway), gateway.processor.budgets
+    await client.route()
+    waiting = []
+    for count, size in enumerate((10_000, 3 << 20), 1):
+        request = client.receive_request(wait_ms=20_000, attempt_id="x" * size)
+        waiting.append(client.stream(request))
+        await gateway_waits(gateway, count)
+    assert 3 << 20 <= budgets.used < (3 << 20) + 1_000
+    assert await client.receive_status(attempt_id="x" * (2 << 20)) == Code.TOO_MANY_REQUESTS
+    assert await client.receive_status(attempt_id="x" * 10_000) == Code.MESSAGE_NOT_FOUND
+    for call in waiting:
+        call.cancel()
+    await town.until(lambda: not budgets.used)
+
+
 async def test_scenario_03_a_cancelled_receive_takes_nothing_with_it(town: Any, gateway: Any) -> None:
     client, other = town.client(gateway), town.client(gateway, client_id="client-2")
     await gateway.broker.create_group(GroupConfig("g", max_attempts=1))

@@ -17,8 +17,9 @@ from popgate.wire.messages.properties import encode_properties
 from protocols.grpc.codec.convert import message_in, message_out, millis_of, queue_out, receive_in, types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest
+from protocols.grpc.pb.service_pb2 import PullMessageRequest, ReceiveMessageRequest
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from protocols.grpc.service.offsets import pull_in
 
 CONTEXT = Context(client_id="c", peer="10.1.2.3:4444")
 NOW_MS = 1_700_000_000_000
@@ -320,10 +321,14 @@ def test_a_body_that_says_it_is_packed_and_is_not_is_passed_as_it_is() -> None:
     assert (out.body, out.system_properties.body_encoding) == (b"plain", GZIP)
 
 
-def test_a_bomb_is_not_unpacked() -> None:
-    bomb = zlib.compress(bytes(65 * 1024 * 1024))
+@pytest.mark.parametrize("mebibytes", [5, 65])
+def test_a_bomb_is_not_unpacked(mebibytes: int) -> None:
+    """The largest body that brokers take by default comes through, whatever it was packed to."""
+    bomb = zlib.compress(bytes(mebibytes << 20))
     out = message_out(stored(body=bomb, sys_flag=1))
     assert (out.body, out.system_properties.body_encoding) == (bomb, GZIP)
+    out = message_out(stored(body=zlib.compress(bytes(4 << 20)), sys_flag=1))
+    assert (len(out.body), out.system_properties.body_encoding) == (4 << 20, pb.Encoding.IDENTITY)
 
 
 def test_an_unmarked_body_is_never_touched() -> None:
@@ -353,6 +358,19 @@ def test_what_a_receive_leaves_out_is_left_to_the_processor() -> None:
     receive = receive_in(ReceiveMessageRequest(auto_renew=True, batch_size=-3))
     assert (receive.invisible_ms, receive.wait_s, receive.auto_renew) == (None, None, True)
     assert (receive.max_messages, receive.filter_kind) == (32, FilterKind.TAG)
+
+
+def test_a_request_that_waits_has_a_bounded_number_of_addresses() -> None:
+    """It is kept as it was read, and one of two bytes takes 24 times that."""
+    queue = pb.MessageQueue()
+    queue.broker.endpoints.addresses.extend([pb.Address()] * 1024)
+    assert receive_in(ReceiveMessageRequest(message_queue=queue)).max_messages == 32
+    assert pull_in(PullMessageRequest(message_queue=queue)).max_messages == 32
+    queue.broker.endpoints.addresses.add()
+    with pytest.raises(BadRequest, match="1025 addresses, the limit is 1024"):
+        receive_in(ReceiveMessageRequest(message_queue=queue))
+    with pytest.raises(BadRequest, match="1025 addresses"):
+        pull_in(PullMessageRequest(message_queue=queue))
 
 
 @pytest.mark.parametrize(

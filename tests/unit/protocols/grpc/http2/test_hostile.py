@@ -99,6 +99,7 @@ FLOODS: list[tuple[str, Callable[[Client, int], None] | bytes, Flood]] = [
     ("answers to settings", settings(ack=True), Flood.EMPTY_FRAMES),
     ("pings", ping(), Flood.PINGS),
     ("answers to pings", ping(ack=True), Flood.EMPTY_FRAMES),
+    ("signs of life that nobody asked for", ping(b"popgate?", ack=True), Flood.EMPTY_FRAMES),
     ("empty data", data(1), Flood.EMPTY_FRAMES),
     ("empty data for what was cut off", data(5), Flood.EMPTY_FRAMES),
     ("padding only", frame("DATA", 1, bytes((3, 0, 0, 0)), flags=8), Flood.EMPTY_FRAMES),
@@ -446,6 +447,25 @@ def test_what_nobody_reads_is_bounded_for_all_streams(whole: Callable[..., Clien
     assert client.failure is None
     assert 20 <= len(client.wire.streams) <= 40
     assert sum(event.startswith("Cut") for event in client.events) == 100 - len(client.wire.streams)
+
+
+def test_answers_that_nobody_has_room_for_are_bounded(whole: Callable[..., Client]) -> None:
+    """Their calls are over: nobody waits with more, as who writes one message after the other does."""
+    holding = HeldBytes(MIB)
+    greedy, modest = whole(holding=holding), whole(holding=holding)
+    for client in (greedy, modest):
+        client.say(settings({INITIAL_WINDOW: 0}))
+    waiting_calls(modest, 1, 1_000)
+    for number in range(1, 201, 2):
+        greedy.call(number, b"")
+        greedy.wire.answer(greedy.streams[number], bytes(100_000))
+        assert greedy.wire.waiting_bytes + modest.wire.waiting_bytes <= MIB
+    assert len(greedy.wire.streams) == 10
+    assert greedy.wire.cut_streams == {"holding": 90}
+    modest.say(window_update(1, 2_000))
+    assert "HEADERS 1 end grpc-status=0" in modest.heard()
+    greedy.say(settings({INITIAL_WINDOW: MIB}), window_update(0, MIB))
+    assert (greedy.wire.streams, holding.used, holding.holders) == ({}, 0, set())
 
 
 def test_a_claim_costs_nothing(whole: Callable[..., Client]) -> None:

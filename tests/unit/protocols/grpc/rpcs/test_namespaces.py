@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from popgate.context import Context
-from popgate.errors import IllegalGroup, IllegalTopic
+from popgate.errors import BadRequest, IllegalGroup, IllegalTopic
 from popgate.model import GroupConfig
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.rpcs.namespaces import full_name, parts_of, retold
+from protocols.grpc.rpcs.namespaces import full_name, parts_of, retold, take_in
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -410,6 +410,21 @@ async def test_a_batch_of_two_namespaces_is_refused(tenants: list[Tenant]) -> No
         message.topic.resource_namespace = namespace
     answer = await client.send(*messages)
     assert answer.status.code == Code.MESSAGE_CORRUPTED
+
+
+@pytest.mark.parametrize("kind", ["messages", "subscriptions"])
+def test_requests_with_very_many_names_are_refused_before_a_look_at_them(kind: str) -> None:
+    """Nobody has been asked yet who sends them, and a million takes a second."""
+    request: Any = rpc.SendMessageRequest() if kind == "messages" else rpc.TelemetryCommand()
+    entries = request.messages if kind == "messages" else request.settings.subscription.subscriptions
+    entry = entries.add()
+    entry.topic.name, entry.topic.resource_namespace = "t", "ns"
+    entries.extend([entry] * (1 << 14))
+    with pytest.raises(BadRequest, match=f"16385 {kind}, the limit is 16384"):
+        take_in(request)
+    assert entries[0].topic.name == "t"
+    del entries[-1]
+    assert take_in(request) == {"ns%t": "t"}
 
 
 def test_long_names_are_not_kept() -> None:

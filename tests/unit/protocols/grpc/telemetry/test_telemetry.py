@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,9 @@ import grpc
 import pytest
 
 from popgate.clock import SystemClock
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import BrokerUnavailable
-from popgate.kinds import Action, Resource
+from popgate.kinds import Action, Credentials, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import VerifyQuestion
@@ -341,6 +342,77 @@ async def test_who_may_not_publish_is_shown_no_half_message(town: Any) -> None:
     assert gateway.processor.clients.get("stranger").alive
 
 
+class Owners:
+    """An `Authenticator` that believes everybody, and lets an account use what bears its name alone."""
+
+    def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
+        return Principal(credentials.access_key)
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return resource.name.startswith(context.principal.name)
+
+
+@pytest.fixture
+async def accounts(town: Any) -> tuple[Any, Any, Any]:
+    """A gateway, and the clients of two accounts, which name one client id."""
+    gateway = await town.gateway(policies=Policies(authorizer=Owners()), authenticator=Owners())
+    anna, bert = town.client(gateway), town.client(gateway)
+    for name, client in (("anna", anna), ("bert", bert)):
+        signed = f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature=00"
+        client.headers |= {"authorization": signed, "x-mq-date-time": "now"}
+    return gateway, anna, bert
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+async def test_no_account_replaces_a_client_of_another(accounts: Any, kind: str) -> None:
+    """A client id is only what a request says: what its client holds, and is asked, would be the other's."""
+    gateway, anna, bert = accounts
+
+    def settings(client: Any, name: str) -> pb.Settings:
+        if kind == "producer":
+            return client.producing(f"{name}-t")
+        return client.subscribing(topic=f"{name}-t", group=f"{name}-g")
+
+    stream = await anna.introduce(settings(anna, "anna"))
+    known = gateway.processor.clients.get("client-1")
+    other = bert.telemetry()
+    await other.write(rpc.TelemetryCommand(settings=settings(bert, "bert")))
+    assert (await other.read()).status.code == Code.FORBIDDEN
+    assert gateway.processor.clients.get("client-1") is known
+    await stream.write(rpc.TelemetryCommand(settings=settings(anna, "anna")))
+    assert (await stream.read()).status.code == Code.OK
+    again = await anna.introduce(settings(anna, "anna"))
+    assert gateway.processor.clients.get("client-1") is not known
+    again.cancel()
+
+
+async def test_an_account_may_replace_its_client_whatever_that_names(accounts: Any) -> None:
+    """Settings name topics that it may not publish to: only sends to them are refused."""
+    _, anna, _ = accounts
+    await anna.introduce(anna.producing("bert-t"))
+    await anna.introduce(anna.producing("bert-t"))
+    assert (await anna.call("Heartbeat", rpc.HeartbeatRequest())).status.code == Code.OK
+
+
+async def test_no_account_keeps_a_client_of_another_alive(accounts: Any) -> None:
+    """What a client works on is renewed as long as there is a heartbeat of it."""
+    gateway, anna, bert = accounts
+    await anna.introduce(anna.subscribing(topic="anna-t", group="anna-g"))
+    seen = gateway.processor.clients.last_seen("client-1")
+    await gateway.pass_s(5)
+
+    async def beat(client: Any, group: str) -> int:
+        kind = pb.PUSH_CONSUMER
+        request = rpc.HeartbeatRequest(client_type=kind, group=pb.Resource(name=group))
+        answer = await client.call("Heartbeat", request)
+        return int(answer.status.code)
+
+    assert await beat(bert, "bert-g") == Code.FORBIDDEN
+    assert gateway.processor.clients.last_seen("client-1") == seen
+    assert await beat(anna, "anna-g") == Code.OK
+    assert gateway.processor.clients.last_seen("client-1") == seen + 5
+
+
 async def test_streams_have_a_bound(town: Any) -> None:
     gateway = await town.gateway(limits=Limits(max_clients=2))
     client = town.client(gateway)
@@ -450,6 +522,38 @@ class Told:
         """Nobody looks at it."""
 
 
+class Kept:
+    """A client that says something, and waits: it notes who has the command besides itself then."""
+
+    def __init__(self, command: rpc.TelemetryCommand) -> None:
+        self._command = command
+        self._alone = 0
+        self.keepers = -1
+
+    async def read(self) -> rpc.TelemetryCommand | None:
+        references = sys.getrefcount(self._command)
+        if not self._alone:
+            self._alone = references
+            return self._command
+        self.keepers = references - self._alone
+        return None
+
+    async def write(self, _command: Any) -> None:
+        """Nobody looks at it."""
+
+
+@pytest.mark.parametrize("kind", ["settings", "thread_stack_trace", "recover_orphaned_transaction_command"])
+async def test_no_command_is_kept_while_the_next_is_waited_for(gateway: Any, client: Any, kind: str) -> None:
+    """As it was read it may take some hundreds of megabytes, which nobody counts."""
+    command = rpc.TelemetryCommand(settings=client.producing())
+    if kind != "settings":
+        getattr(command, kind).SetInParent()
+    kept = Kept(command)
+    del command
+    await TelemetryStream(Context(client_id="c"), kept, gateway.processor, gateway.clock).run(LongPolls())
+    assert kept.keepers == 0
+
+
 async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_forgotten_whole(
     client: Any, gateway: Any
 ) -> None:
@@ -502,10 +606,24 @@ async def test_settings_are_taken_also_where_the_gateway_has_no_room_for_more(
     await stream.write(rpc.TelemetryCommand(settings=client.producing()))
     assert (await stream.read()).status.code == Code.OK
     assert budgets.used == budgets.process_bytes
-    large = client.producing()
-    large.user_agent.hostname = "h" * 100_000
-    await stream.write(rpc.TelemetryCommand(settings=large))
-    assert (await stream.read()).status.code == Code.TOO_MANY_REQUESTS
+
+
+async def test_large_settings_that_find_no_room_end_no_stream_that_has_some(
+    client: Any, gateway: Any
+) -> None:
+    """Those before hold until they are repeated. The first ones of a stream are refused."""
+    large = rpc.TelemetryCommand(settings=client.producing())
+    large.settings.user_agent.hostname = "h" * 100_000
+    stream, budgets = await client.introduce(large.settings), gateway.processor.budgets
+    budgets.add("others", "", budgets.process_bytes)
+    await stream.write(large)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing("u")))
+    answer = await stream.read()
+    assert (answer.status.code, answer.settings.publishing.topics[0].name) == (Code.OK, "u")
+    assert budgets.used == budgets.process_bytes
+    other = client.like(client_id="other").telemetry()
+    await other.write(large)
+    assert (await other.read()).status.code == Code.TOO_MANY_REQUESTS
 
 
 async def test_settings_that_are_repeated_while_a_broker_is_away_end_no_stream(

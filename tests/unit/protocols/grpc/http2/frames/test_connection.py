@@ -253,6 +253,17 @@ def test_headers_that_depend_on_themselves_end_their_stream(client: Any) -> None
     assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR", "PING ack is heard"]
 
 
+def test_headers_in_pieces_that_depend_on_themselves_open_nothing(client: Any) -> None:
+    block = client.block()
+    client.say(
+        frame("HEADERS", 1, b"\0\0\0\1\0" + block[:7], flags=0x20),
+        continuation(1, block[7:]),
+        data(1, framed(b"hello"), end=True),
+    )
+    assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR"]
+    assert (client.events, client.failure, client.wire.streams) == ([], None, {})
+
+
 METHOD, SCHEME, PATH = (":method", "POST"), (":scheme", "http"), (":path", "/one")
 MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
     ("no path", [METHOD, SCHEME]),
@@ -265,6 +276,9 @@ MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
     ("a capital letter", [METHOD, SCHEME, PATH, ("X-a", "b")]),
     ("a header of connections", [METHOD, SCHEME, PATH, ("connection", "close")]),
     ("another te", [METHOD, SCHEME, PATH, ("te", "gzip")]),
+    ("a line's end in a value", [METHOD, SCHEME, PATH, ("x-a", "b\nc")]),
+    ("a carriage return in a value", [METHOD, SCHEME, PATH, ("x-a", "b\r")]),
+    ("a zero in a value", [METHOD, SCHEME, (":path", "/o\0ne")]),
 ]
 
 
@@ -272,6 +286,14 @@ MALFORMED: list[tuple[str, list[tuple[str, str]]]] = [
 def test_malformed_headers_end_their_stream(client: Any, fields: list[tuple[str, str]]) -> None:
     client.say(headers(1, client.block_of(fields), end=True), ping(b"is heard"))
     assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR", "PING ack is heard"]
+    assert (client.events, client.failure) == ([], None)
+
+
+def test_malformed_trailers_end_their_stream(client: Any) -> None:
+    client.say(headers(1, client.block()), data(1, MESSAGE))
+    client.heard()
+    client.say(headers(1, client.block_of([("x-a", "b\nc")]), end=True))
+    assert client.heard() == ["RST_STREAM 1 PROTOCOL_ERROR"]
     assert (client.events, client.failure) == ([], None)
 
 
@@ -592,6 +614,13 @@ def test_a_plain_request_is_told_what_is_spoken_here(client: Any, method: str, k
     lines = client.heard()
     assert lines[0].startswith("HEADERS 1 :status=415 content-type=text/plain")
     assert (lines[-1], client.events) == ("DATA 1 end b''", [])
+
+
+def test_an_answer_to_head_has_no_content(client: Any) -> None:
+    client.say(headers(1, client.block(("content-type", "text/html"), method="HEAD"), end=True))
+    (line,) = client.heard()
+    assert line.startswith("HEADERS 1 end :status=415 content-type=text/plain")
+    assert (client.events, client.wire.streams) == ([], {})
 
 
 def test_a_plain_request_has_not_all_of_its_content_read(make_client: MAKE) -> None:
