@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 _log = logger("popgate.supervisor")
-
 _TRIAL_S = 60.0
 _HOST_PART = 0.5
 """The share of the time after the last client that the process of an embedded broker has alone."""
@@ -46,6 +45,7 @@ class Supervisor:
         self._hosts = settings.broker.startswith("embedded:")
         self._told_ready = staying is not None
         self._staying = staying = staying if staying is not None else SupervisorState.first()
+        staying.share = staying.share if self._hosts else ""  # workers of a later broker wait for its own
         self._turning = PollLoop()
         self._processes = Processes(
             self._turning,
@@ -168,12 +168,12 @@ class Supervisor:
                 self._leave()
 
     def _tend_host(self) -> bool:
-        """Whether workers may be made: with an embedded broker they need its process first."""
+        """Whether workers may be made: they are told where the process of an embedded broker serves it."""
         if not self._hosts:
             return True
-        if not (hosts := self._processes.of(Role.HOST)):
+        if not self._processes.of(Role.HOST):
             self._make(Role.HOST)
-        return self._told_ready or any(member.stage is Stage.READY for member in hosts)
+        return bool(self._staying.share)
 
     def _tend_workers(self) -> bool:
         """Whether something is under way. A newcomer is ready before an old one goes, one after the other."""

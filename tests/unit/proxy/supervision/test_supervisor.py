@@ -20,7 +20,7 @@ from proxy.app import CannotStart
 from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
 from proxy.supervision.doors import Doors
-from proxy.supervision.replacement import SIGNALS
+from proxy.supervision.replacement import SIGNALS, SupervisorState
 from proxy.supervision.supervisor import Supervisor
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Member, Role, Stage
@@ -376,3 +376,38 @@ def test_who_dials_when_all_workers_drain_already_is_refused(supervisor: Supervi
         supervisor._tend()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", door.listen.port))
+
+
+def test_workers_of_a_broker_that_is_new_wait_for_its_process(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload may name an embedded broker where there was a cluster: until it serves, nobody knows where."""
+    made: list[Role] = []
+    monkeypatch.setattr(supervisor, "_make", made.append)
+    supervisor._staying.generation = 1
+    ours, theirs = Channel.pair()
+    with serving(supervisor), closing(theirs):
+        supervisor._tend()
+        assert made == [Role.HOST]
+        host = Member(8, Role.HOST, 1 << 22, ours, frozenset(), 1, time.monotonic())
+        supervisor._processes.take_over(host)
+        supervisor._tend()
+        assert made == [Role.HOST]
+        theirs.send({"ready": "unix:/somewhere/broker"})
+        supervisor._processes._turned(host)
+        assert made == [Role.HOST, Role.WORKER]
+        assert supervisor._post(Role.WORKER, 9, theirs).broker == "popgate+unix:/somewhere/broker"
+        # While it is being made again, workers are made all the same: they wait for it a while.
+        del made[:]
+        supervisor._processes.over(host.pid, 1)
+        supervisor._tend()
+        assert made == [Role.HOST, Role.WORKER]
+
+
+def test_a_broker_that_is_not_in_this_gateway_leaves_no_place(settings_for: Callable[..., Settings]) -> None:
+    """Workers of a later embedded one would look for it there before its process serves."""
+    staying = SupervisorState.first()
+    staying.share = "unix:/somewhere/broker"
+    made = Supervisor(settings_for(broker="rocketmq://127.0.0.1:1"), 2, staying)
+    made._end()
+    assert staying.share == ""
