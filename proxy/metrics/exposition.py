@@ -100,8 +100,11 @@ class Metrics(MetricsObserver, Collector):
         forget_s: float = 3_600.0,
         figures: Callable[[], dict[str, float]] = dict,
         now: Callable[[], float] = time.monotonic,
+        added: bool = False,
     ) -> None:
-        super().__init__(max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now)
+        super().__init__(
+            max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now, added=added
+        )
         self.figures = figures
         self.ages: Callable[[int], Ages] = _nobody_holds
         self.queries: Callable[[], list[tuple[QueryReport, float]]] = list
