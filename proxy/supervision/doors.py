@@ -133,6 +133,7 @@ class Doors:
                 continue
             if not bound.open:
                 try:
+                    _check_own(bound)
                     for link in bound.sockets:
                         link.listen(_BACKLOG)
                 except OSError as error:
@@ -280,6 +281,12 @@ def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
             link.close()
         raise OSError(_sentence(f"{listen.scheme}://{joined(host, listen.port)}", error)) from None
     return made
+
+
+def _check_own(bound: _Bound) -> None:
+    """Raises OSError where somebody took the path: as long as nobody listens, its file looks left behind."""
+    if bound.identity is not None and identity_of(bound.door.listen.path) != bound.identity:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _sentence(address: str, error: OSError) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +142,23 @@ def test_a_taken_port_and_a_strange_host_are_sentences(doors: Doors) -> None:
     with pytest.raises(ValueError, match="no address"):
         doors.bind(1, "grpc:")
     assert doors.served == ()
+
+
+def test_a_path_that_another_gateway_took_before_somebody_served_is_lost(
+    turning: PollLoop, doors: Doors, socket_folder: Path
+) -> None:
+    """Nobody listens there until a process serves, so that its file looks like one that was left behind."""
+    url = f"grpc+unix:{socket_folder}/s"
+    doors.bind(3, url)
+    others = Doors(turning, lambda *_: True)
+    others.bind(4, url)
+    assert others.open({4}) == []
+    assert doors.open({3}) == [(3, f"cannot listen at {url}: address already in use")]
+    assert doors.served == ()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{socket_folder}/s")
+    others.close()
+    assert list(socket_folder.iterdir()) == []
 
 
 def test_who_dialled_before_the_end_is_still_served(
