@@ -138,6 +138,7 @@ def stayed() -> SupervisorState | None:
     file = Path(folder) / _FILE
     state = json.loads(file.read_text("utf-8"))
     file.unlink()
+    members = [_member_in(member_state) for member_state in state["members"]]
     return SupervisorState(
         folder=Path(folder),
         secret=bytes.fromhex(state["secret"]),
@@ -145,8 +146,11 @@ def stayed() -> SupervisorState | None:
         number=state["number"],
         restarts=state["restarts"],
         reload=state.get("reload") or {"count": 0, "at_ms": _now_ms(), "reason": ""},
-        share=state["share"],
-        members=[_member_in(member_state) for member_state in state["members"]],
+        # Of a broker before: workers of a later one would be sent there before its process serves.
+        share=state["share"]
+        if any(member.role is Role.HOST or member.is_guest for member in members)
+        else "",
+        members=members,
         doors=[
             (Door(number, url, replace(parse_listen(url), port=port)), links)
             for number, url, port, links in state["doors"]
@@ -169,6 +173,7 @@ def _member_out(member: Member) -> dict[str, Any]:
         "serves": sorted(member.serves),
         "generation": member.generation,
         "since": now - member.since,
+        "is_guest": member.is_guest,
         "ready": None if member.ready_at is None else now - member.ready_at,
         "stage": member.stage.value,
         "has_admin": member.has_admin,
@@ -191,6 +196,7 @@ def _member_in(member_state: dict[str, Any]) -> Member:
         serves=frozenset(member_state["serves"]),
         generation=member_state["generation"],
         since=now - member_state["since"],
+        is_guest=member_state.get("is_guest", False),
         ready_at=None if member_state["ready"] is None else now - member_state["ready"],
         stage=Stage(member_state["stage"]),
         has_admin=member_state["has_admin"],

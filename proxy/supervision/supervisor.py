@@ -45,7 +45,6 @@ class Supervisor:
         self._hosts = settings.broker.startswith("embedded:")
         self._told_ready = staying is not None
         self._staying = staying = staying if staying is not None else SupervisorState.first()
-        staying.share = staying.share if self._hosts else ""  # workers of a later broker wait for its own
         self._turning = PollLoop()
         self._processes = Processes(
             self._turning,
@@ -199,8 +198,9 @@ class Supervisor:
         return True
 
     def _tend_old_host(self) -> None:
-        """Last of all: its guests wait a moment for the next one."""
-        if any(member.stage is Stage.DRAINING for member in self._processes):
+        """Last of all: its guests wait a moment for the next one. If there is to be none they go first."""
+        needed = not self._hosts and any(member.is_guest for member in self._processes)
+        if needed or any(member.stage is Stage.DRAINING for member in self._processes):
             return
         for host in self._processes.of(Role.HOST):
             if not self._hosts or self._is_old(host):

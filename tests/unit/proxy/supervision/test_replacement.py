@@ -165,6 +165,7 @@ def test_everything_is_there_again(
         Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY, True, 9, ready_at=60.0),
         Member(8, Role.HOST, 124, gone, frozenset(), 2, 50.0, gone=True),
     ]
+    staying.members[0].is_guest = True
     staying.generation, staying.restarts, staying.share = 3, 5, "unix:/s"
     seen: dict[str, Any] = {}
 
@@ -191,6 +192,7 @@ def test_everything_is_there_again(
     (member,) = again.members
     assert (member.number, member.pid, member.role, member.serves) == (7, 123, Role.WORKER, {4})
     assert (member.stage, member.has_admin, member.connections) == (Stage.READY, True, 9)
+    assert member.is_guest
     assert member.ready_at is not None
     assert member.ready_at - member.since == pytest.approx(10.0)
     member.channel.send({"still": "there"})
@@ -201,4 +203,28 @@ def test_everything_is_there_again(
     assert stayed() is None
     theirs.close()
     member.channel.close()
+    ours._end.detach()  # it was the same descriptor
+
+
+@pytest.mark.parametrize(("role", "share"), [(Role.HOST, "unix:/a/broker"), (Role.WORKER, "")])
+def test_the_place_of_a_broker_goes_with_all_who_need_it(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch, role: Role, share: str
+) -> None:
+    """Workers of a later one would look for it there before its process serves."""
+    ours, theirs = Channel.pair()
+    staying.share = "unix:/a/broker"
+    staying.members = [Member(7, role, 123, ours, frozenset(), 2, 50.0, Stage.READY)]
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    monkeypatch.setenv(VARIABLE, str(staying.folder))
+    again = stayed()
+    assert again is not None
+    assert again.share == share
+    again.members[0].channel.close()
+    theirs.close()
     ours._end.detach()  # it was the same descriptor

@@ -404,10 +404,37 @@ def test_workers_of_a_broker_that_is_new_wait_for_its_process(
         assert made == [Role.HOST, Role.WORKER]
 
 
-def test_a_broker_that_is_not_in_this_gateway_leaves_no_place(settings_for: Callable[..., Settings]) -> None:
-    """Workers of a later embedded one would look for it there before its process serves."""
-    staying = SupervisorState.first()
-    staying.share = "unix:/somewhere/broker"
-    made = Supervisor(settings_for(broker="rocketmq://127.0.0.1:1"), 2, staying)
-    made._end()
-    assert staying.share == ""
+def test_the_process_of_a_broker_stays_as_long_as_a_worker_needs_it(
+    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload names a cluster, and no worker can start before it: those of before go on."""
+    supervisor = Supervisor(settings_for(broker="rocketmq://127.0.0.1:1"), 1, SupervisorState.first())
+    drained: list[Member] = []
+    monkeypatch.setattr(supervisor._processes, "drain", lambda member, **_: drained.append(member))
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    ends = [Channel.pair() for _ in range(2)]
+    with serving(supervisor):
+        (old,) = supervisor._processes
+        old.is_guest = True
+        host, new = (
+            Member(number, role, (1 << 22) + number, ours, frozenset(), generation, time.monotonic(), stage)
+            for number, role, (ours, _), generation, stage in (
+                (8, Role.HOST, ends[0], 0, Stage.READY),
+                (9, Role.WORKER, ends[1], 1, Stage.STARTING),
+            )
+        )
+        for member in (host, new):
+            supervisor._processes.take_over(member)
+        new.failure = "no name server can be reached", False
+        supervisor._processes.over(new.pid, 1)
+        supervisor._tend()
+        assert drained == []
+        old.is_guest = False  # as if it were one of the next settings
+        supervisor._tend()
+        assert drained == [host]
+        supervisor._processes.leaving = True
+        supervisor._processes.over(host.pid, 0)
+    for _, theirs in ends:
+        theirs.close()
+    supervisor._end()
