@@ -45,6 +45,7 @@ class Supervisor:
         self._hosts = settings.broker.startswith("embedded:")
         self._told_ready = staying is not None
         self._staying = staying = staying if staying is not None else SupervisorState.first()
+        staying.note_waiting(settings)
         self._turning = PollLoop()
         self._processes = Processes(
             self._turning,
@@ -242,7 +243,6 @@ class Supervisor:
 
     def _post(self, role: Role, number: int, channel: Channel) -> Post:
         staying, is_host = self._staying, role is Role.HOST
-        private = f"unix:{staying.folder}/broker"
         return Post(
             number=number,
             role=role,
@@ -252,7 +252,7 @@ class Supervisor:
             admin=self._doors.admin,
             listens=tuple(door.listen for door in self._doors.served),
             broker=broker_at(staying.share) if self._hosts and not is_host else "",
-            share=(staying.share or self._settings.share_broker or private) if is_host else "",
+            share=staying.place_of_broker(self._settings.share_broker) if is_host else "",
             secret=staying.secret,
             first=not len(self._processes),
         )
