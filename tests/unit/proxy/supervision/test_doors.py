@@ -297,7 +297,8 @@ def test_what_is_given_back_where_nobody_listens_any_more_is_closed(doors: Doors
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?tls=permissive", True),
         ("remoting://127.0.0.1:0?advertised=a:1", "remoting://127.0.0.1:0?advertised=b:2", True),
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock?mode=660", True),
-        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", False),
+        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", True),
+        ("grpc+unix:/run/a.sock", "grpc+unix:/run/b.sock", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8082", False),
         ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8081", True),
         ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8082", False),
@@ -309,3 +310,10 @@ def test_a_door_at_which_other_things_are_spoken_is_the_same(before: str, now: s
     door = Door(3, before, replace(parse_listen(before), port=4711))
     found = with_options(door, now)
     assert found == (Door(3, now, replace(parse_listen(now), port=4711)) if same else None)
+
+
+def test_a_mode_that_is_none_is_refused_before_a_door_has_it() -> None:
+    """The program that takes the door over could only end."""
+    door = Door(3, "grpc+unix:/run/a.sock", parse_listen("grpc+unix:/run/a.sock"))
+    with pytest.raises(ValueError, match="three digits"):
+        with_options(door, "grpc+unix:/run/a.sock?mode=9")

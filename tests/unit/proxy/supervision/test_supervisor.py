@@ -298,6 +298,23 @@ def test_the_file_of_an_address_stays_whose_options_new_settings_change(
             client.connect(str(path))
 
 
+def test_a_socket_that_is_served_takes_other_options(supervisor: Supervisor, socket_folder: Path) -> None:
+    """It cannot be bound again: somebody listens there, who is this gateway."""
+    path = socket_folder / "s"
+    before = left_behind(supervisor, f"grpc+unix:{path}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    url = f"grpc+unix:{path}?mode=660"
+    supervisor._settings.__dict__["listen"] = (url,)
+    with serving(supervisor, before.number):
+        supervisor._take_doors()
+        supervisor._open()
+        (door,) = supervisor._doors.served
+        assert (door.number, door.url) == (before.number, url)
+        assert path.stat().st_mode & 0o777 == 0o660
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+
+
 def test_a_renewal_is_taken_though_no_process_of_the_last_one_starts(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
