@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from types import FrameType
 
 _LONGEST_TRIAL_S = 120
 
@@ -18,9 +19,18 @@ def main() -> None:
         signal.alarm(_LONGEST_TRIAL_S)
     # `serve` has another process read its settings: see proxy/serve_process.py.
     if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
+        # Until the gateway takes it: nothing is open before.
+        signal.signal(signal.SIGTERM, _end)
         import_module("proxy.serve_process").main()
     else:
         import_module("proxy.cli").main()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End as without a handler, which the first process of a container does not: the signal would be lost."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

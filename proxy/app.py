@@ -279,6 +279,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         max_groups=settings.metrics.max_groups,
         forget_s=settings.metrics.forget_s,
         now=clock.monotonic,
+        added=membership is not None,
     )
     try:
         policies = policies_values(settings)

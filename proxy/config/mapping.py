@@ -175,9 +175,11 @@ def backup_folder(settings: Settings) -> Path:
     return (Path(own).expanduser() if own else settings.data / "backups").absolute()
 
 
-def store_folder(settings: Settings) -> Path:
-    """Where the embedded store lies."""
-    own = settings.broker.partition(":")[2]
+def store_folder(settings: Settings) -> Path | None:
+    """Where the embedded store lies; None: another gateway, or a cluster, has what is stored."""
+    kind, _, own = settings.broker.partition(":")
+    if kind != "embedded":
+        return None
     return Path(own).expanduser() if own else settings.data / STORE_FOLDER
 
 

@@ -133,8 +133,15 @@ class MetricsObserver:
     """Implements `processors.observer.Observer` and `protocols.observers.CallObserver`."""
 
     def __init__(
-        self, *, max_topics: int, max_groups: int, forget_s: float, now: Callable[[], float]
+        self,
+        *,
+        max_topics: int,
+        max_groups: int,
+        forget_s: float,
+        now: Callable[[], float],
+        added: bool = False,
     ) -> None:
+        """`added`: counters are added to those of other processes."""
         # Those of the hot path are at hand without a look-up.
         self._send, self._receive, self._empty, self._ack, self._change = (Histogram() for _ in range(5))
         self._operations = {
@@ -152,8 +159,10 @@ class MetricsObserver:
         self.connections = OfConnections()
         self.remoting_connections = OfConnections()
         self.sniffing = OfSniffing()
-        self.topics = Capped(OfTopic, OTHER, most=max_topics, forget_s=forget_s, now=now)
-        self.groups = Capped(OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now)
+        self.topics = Capped(OfTopic, OTHER, most=max_topics, forget_s=forget_s, now=now, added=added)
+        self.groups = Capped(
+            OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now, added=added
+        )
 
     def operations(self) -> list[tuple[str, Histogram]]:
         """Requested operations, and their duration."""

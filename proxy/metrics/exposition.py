@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from prometheus_client import (
@@ -100,8 +100,11 @@ class Metrics(MetricsObserver, Collector):
         forget_s: float = 3_600.0,
         figures: Callable[[], dict[str, float]] = dict,
         now: Callable[[], float] = time.monotonic,
+        added: bool = False,
     ) -> None:
-        super().__init__(max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now)
+        super().__init__(
+            max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now, added=added
+        )
         self.figures = figures
         self.ages: Callable[[int], Ages] = _nobody_holds
         self.queries: Callable[[], list[tuple[QueryReport, float]]] = list
@@ -125,9 +128,13 @@ class Metrics(MetricsObserver, Collector):
         if standings:
             await self.standings.refresh()
         moment = self._moment()
+        if not standings:
+            # Those of the last time that this process was asked for them: long ago, if it was at all.
+            moment = replace(moment, standings=[], others=Sum())
+        registry = _Told(moment, self._beside)
         if len(moment.topics) + len(moment.groups) <= _FEW:
-            return self.text()
-        return await asyncio.to_thread(generate_latest, _Told(moment, self._beside))
+            return generate_latest(registry)
+        return await asyncio.to_thread(generate_latest, registry)
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""

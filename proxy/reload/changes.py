@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.config.handover import Settled
 from proxy.reload.effects import Effect, effect_of
 
 _HIDDEN = "(changed)"
+_OF_BROKER = frozenset({"topics.auto_create", "groups.auto_create"})
+"""Their defaults depend on `broker`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,16 +47,27 @@ def changes(running: Settled, read: Settled) -> list[Change]:
         # Of a version that has no such setting nothing can be taken.
         effect = effect_of(name) if name in before and name in after else Effect.RESTART
         differences.append(Change(name, old, new, effect))
-    return differences
+    return _with_broker(differences)
 
 
 def shown_changes(running: Mapping[str, Any], read: Mapping[str, Any]) -> list[Change]:
     """The same for settings that are only known as they show themselves: secrets that are set are alike."""
     before, after = dict(_flat(running)), dict(_flat(read))
-    return [
+    return _with_broker(
         Change(name, before.get(name), after.get(name), effect_of(name))
         for name in [*before, *(name for name in after if name not in before)]
         if before.get(name) != after.get(name)
+    )
+
+
+def _with_broker(differences: Iterable[Change]) -> list[Change]:
+    """With another broker its defaults wait, as it does: those of a cluster are not for an embedded one."""
+    differences = list(differences)
+    if all(change.name != "broker" for change in differences):
+        return differences
+    return [
+        replace(change, effect=Effect.RESTART) if change.name in _OF_BROKER else change
+        for change in differences
     ]
 
 

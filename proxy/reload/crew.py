@@ -48,7 +48,7 @@ class CrewReloads:
     def standing(self) -> ReloadState:
         state = self._membership.roster.reload
         reason = state.get("reason", "")
-        return ReloadState(state.get("at_ms", 0), not reason, reason)
+        return ReloadState(state.get("at_ms", 0), not reason, reason, list(state.get("waiting", ())))
 
     async def look(self) -> list[Change]:
         async with self._lock:

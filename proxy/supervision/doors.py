@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -79,7 +80,10 @@ class Doors:
             link.set_inheritable(False)
         only_held = door.number != ADMIN and listens_by_itself(door.listen)
         bound = self._bound[door.number] = _Bound(door, sockets, only_held)
-        bound.identity = identity_of(door.listen.path) if door.listen.path else None
+        if door.listen.path:
+            bound.identity = identity_of(door.listen.path)
+            with contextlib.suppress(OSError):  # it was removed, and nobody finds it any more
+                os.chmod(door.listen.path, mode_of(door.listen))
 
     def keep_former(
         self, left: Iterable[tuple[Door, Sequence[int]]], waiting: Mapping[int, Sequence[int]] | None = None
@@ -133,6 +137,7 @@ class Doors:
                 continue
             if not bound.open:
                 try:
+                    _check_own(bound)
                     for link in bound.sockets:
                         link.listen(_BACKLOG)
                 except OSError as error:
@@ -241,10 +246,11 @@ def with_options(door: Door, url: str) -> Door | None:
     protocols. Raises ValueError.
     """
     asked, before = parse_listen(url), parse_listen(door.url)
+    if asked.path:
+        mode_of(asked)  # which nobody else looks at before the file has it
     if url != door.url and (
-        asked.path
-        or (asked.host, asked.port) != (before.host, before.port)
-        or (not asked.port and asked.scheme != before.scheme)
+        (asked.host, asked.port, asked.path) != (before.host, before.port, before.path)
+        or (not asked.port and not asked.path and asked.scheme != before.scheme)
         or listens_by_itself(asked) is not listens_by_itself(before)
     ):
         return None
@@ -280,6 +286,12 @@ def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
             link.close()
         raise OSError(_sentence(f"{listen.scheme}://{joined(host, listen.port)}", error)) from None
     return made
+
+
+def _check_own(bound: _Bound) -> None:
+    """Raises OSError where somebody took the path: as long as nobody listens, its file looks left behind."""
+    if bound.identity is not None and identity_of(bound.door.listen.path) != bound.identity:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _sentence(address: str, error: OSError) -> str:

@@ -131,17 +131,10 @@ class Processes:
             raise
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         theirs.close()
-        self.take_over(
-            Member(
-                number=number,
-                role=role,
-                pid=pid,
-                channel=ours,
-                serves=frozenset(door.number for door in post.doors),
-                generation=self._staying.generation,
-                since=time.monotonic(),
-            )
-        )
+        generation, serves = self._staying.generation, frozenset(door.number for door in post.doors)
+        member = Member(number, role, pid, ours, serves, generation, since=time.monotonic())
+        member.is_guest = bool(post.broker)
+        self.take_over(member)
         self.tell_all()
 
     # -- heard ------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class SupervisorState:
     """How many reloads there were, when the last good one was, and why the last one failed, if it did."""
     share: str = ""
     """Where the embedded broker is shared, when that is known."""
+    share_setting: str | None = None
+    """The setting `share_broker` that this place was chosen by; None: that is not known."""
     members: list[Member] = field(default_factory=list)
     doors: list[tuple[Door, list[int]]] = field(default_factory=list)
     waiting: dict[int, list[int]] = field(default_factory=dict)
@@ -71,7 +73,19 @@ class SupervisorState:
     def note_reload(self, reason: str = "") -> None:
         """How a reload ended; without a reason it was good."""
         at_ms = self.reload["at_ms"] if reason else _now_ms()
-        self.reload = {"count": self.reload["count"] + 1, "at_ms": at_ms, "reason": reason}
+        self.reload = {**self.reload, "count": self.reload["count"] + 1, "at_ms": at_ms, "reason": reason}
+
+    def note_waiting(self, settings: Settings) -> None:
+        """Which of these settings count after a restart only."""
+        is_kept = self.share and self.share_setting not in (None, settings.share_broker)
+        waits = is_kept and settings.broker.startswith("embedded:")
+        self.reload = {**self.reload, "waiting": ["share_broker"] if waits else []}
+
+    def place_of_broker(self, setting: str) -> str:
+        """Where the next process of an embedded broker serves it: where guests know it, if there are any."""
+        if not self.share:
+            self.share_setting = setting
+        return self.share or setting or f"unix:{self.folder}/broker"
 
     def next_number(self) -> int:
         self.number += 1
@@ -88,6 +102,7 @@ def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
         "restarts": staying.restarts,
         "reload": staying.reload,
         "share": staying.share,
+        "share_setting": staying.share_setting,
         "members": [_member_out(member) for member in staying.members if not member.gone],
         "doors": [
             [door.number, door.url, door.listen.port, [link.fileno() for link in links]]
@@ -138,6 +153,7 @@ def stayed() -> SupervisorState | None:
     file = Path(folder) / _FILE
     state = json.loads(file.read_text("utf-8"))
     file.unlink()
+    members = [_member_in(member_state) for member_state in state["members"]]
     return SupervisorState(
         folder=Path(folder),
         secret=bytes.fromhex(state["secret"]),
@@ -145,8 +161,12 @@ def stayed() -> SupervisorState | None:
         number=state["number"],
         restarts=state["restarts"],
         reload=state.get("reload") or {"count": 0, "at_ms": _now_ms(), "reason": ""},
-        share=state["share"],
-        members=[_member_in(member_state) for member_state in state["members"]],
+        # Of a broker before: workers of a later one would be sent there before its process serves.
+        share=state["share"]
+        if any(member.role is Role.HOST or member.is_guest for member in members)
+        else "",
+        share_setting=state.get("share_setting"),
+        members=members,
         doors=[
             (Door(number, url, replace(parse_listen(url), port=port)), links)
             for number, url, port, links in state["doors"]
@@ -169,6 +189,7 @@ def _member_out(member: Member) -> dict[str, Any]:
         "serves": sorted(member.serves),
         "generation": member.generation,
         "since": now - member.since,
+        "is_guest": member.is_guest,
         "ready": None if member.ready_at is None else now - member.ready_at,
         "stage": member.stage.value,
         "has_admin": member.has_admin,
@@ -191,6 +212,7 @@ def _member_in(member_state: dict[str, Any]) -> Member:
         serves=frozenset(member_state["serves"]),
         generation=member_state["generation"],
         since=now - member_state["since"],
+        is_guest=member_state.get("is_guest", False),
         ready_at=None if member_state["ready"] is None else now - member_state["ready"],
         stage=Stage(member_state["stage"]),
         has_admin=member_state["has_admin"],

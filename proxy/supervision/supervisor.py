@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 _log = logger("popgate.supervisor")
-
 _TRIAL_S = 60.0
 _HOST_PART = 0.5
 """The share of the time after the last client that the process of an embedded broker has alone."""
@@ -46,6 +45,7 @@ class Supervisor:
         self._hosts = settings.broker.startswith("embedded:")
         self._told_ready = staying is not None
         self._staying = staying = staying if staying is not None else SupervisorState.first()
+        staying.note_waiting(settings)
         self._turning = PollLoop()
         self._processes = Processes(
             self._turning,
@@ -168,12 +168,12 @@ class Supervisor:
                 self._leave()
 
     def _tend_host(self) -> bool:
-        """Whether workers may be made: with an embedded broker they need its process first."""
+        """Whether workers may be made: they are told where the process of an embedded broker serves it."""
         if not self._hosts:
             return True
-        if not (hosts := self._processes.of(Role.HOST)):
+        if not self._processes.of(Role.HOST):
             self._make(Role.HOST)
-        return self._told_ready or any(member.stage is Stage.READY for member in hosts)
+        return bool(self._staying.share)
 
     def _tend_workers(self) -> bool:
         """Whether something is under way. A newcomer is ready before an old one goes, one after the other."""
@@ -199,8 +199,9 @@ class Supervisor:
         return True
 
     def _tend_old_host(self) -> None:
-        """Last of all: its guests wait a moment for the next one."""
-        if any(member.stage is Stage.DRAINING for member in self._processes):
+        """Last of all: its guests wait a moment for the next one. If there is to be none they go first."""
+        needed = not self._hosts and any(member.is_guest for member in self._processes)
+        if needed or any(member.stage is Stage.DRAINING for member in self._processes):
             return
         for host in self._processes.of(Role.HOST):
             if not self._hosts or self._is_old(host):
@@ -242,7 +243,6 @@ class Supervisor:
 
     def _post(self, role: Role, number: int, channel: Channel) -> Post:
         staying, is_host = self._staying, role is Role.HOST
-        private = f"unix:{staying.folder}/broker"
         return Post(
             number=number,
             role=role,
@@ -252,7 +252,7 @@ class Supervisor:
             admin=self._doors.admin,
             listens=tuple(door.listen for door in self._doors.served),
             broker=broker_at(staying.share) if self._hosts and not is_host else "",
-            share=(staying.share or self._settings.share_broker or private) if is_host else "",
+            share=staying.place_of_broker(self._settings.share_broker) if is_host else "",
             secret=staying.secret,
             first=not len(self._processes),
         )

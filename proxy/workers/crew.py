@@ -106,6 +106,8 @@ class Member:
     failure: tuple[str, bool] | None = None
     """Why it could not start, and whether the settings are to blame."""
     farewell: dict[str, int] = field(default_factory=dict)
+    is_guest: bool = False
+    """It needs the process of an embedded broker."""
 
     @property
     def silent(self) -> bool:

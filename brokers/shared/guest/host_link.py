@@ -195,6 +195,18 @@ class HostLink:
                 return False
         return True
 
+    def hand(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have the host do a call whose result nobody waits for, before it does what is asked afterwards.
+
+        Where it is about to stop, or was lost, the next one does it, if it is there in a moment.
+        """
+        if self._channel is not None:
+            sink = Sink(self._clock.monotonic())
+            call.write(sink, *args, **kwargs)
+            self.tell(call.code, sink.data())
+        elif not self._closed:
+            self._start(self._ask_for_nobody(call, *args, **kwargs))
+
     async def request(self, code: int, body: bytes) -> bytes:
         """Ask the host for something beside the port's calls. Raises BrokerUnavailable, BrokerTimeout."""
         channel = self._channel
@@ -211,6 +223,10 @@ class HostLink:
         return answer.body
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _ask_for_nobody(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        with contextlib.suppress(GatewayError):
+            await self.ask(call, *args, **kwargs)
 
     def _patience(self, args: tuple[Any, ...], now: float) -> float:
         context = takes_context(args)

@@ -19,7 +19,7 @@ from brokers.shared.codec.calls import (
     SEND_BACK,
     Call,
 )
-from brokers.shared.codec.kinds import Sink, Source
+from brokers.shared.codec.kinds import Source
 from brokers.shared.guest.facet import Facet
 from brokers.shared.guest.host_link import HostStopped
 from popgate.context import Context
@@ -185,11 +185,10 @@ class SharedStore(Facet):
             self._return(under.context, under.request, messages)
 
     def _return(self, context: Context, request: Pop, messages: Sequence[StoredMessage]) -> None:
-        """Told, not asked: the host frees them before it looks at what is asked afterwards."""
-        sink = Sink(self._clock.monotonic())
+        """The host frees them before it looks at what is asked afterwards."""
         receipts = [message.receipt for message in messages]
-        GIVE_BACK.write(sink, context, request.topic, request.group, receipts)
-        self._link.tell(GIVE_BACK.code, sink.data())
+        # The time of who asked is no bound for this.
+        self._link.hand(GIVE_BACK, replace(context, deadline=None), request.topic, request.group, receipts)
 
 
 def _parts(messages: Sequence[Message], most: int) -> list[Sequence[Message]]:

@@ -10,10 +10,10 @@ from aiohttp import web
 
 
 class StoreFacts:
-    """`state`: of the gateway; `figures`: of the broker; `folder`: where the store lies."""
+    """`state`: of the gateway; `figures`: of the broker; `folder`: where the store lies; None: not here."""
 
     def __init__(
-        self, state: Callable[[], str], figures: Callable[[], Mapping[str, float]], folder: Path
+        self, state: Callable[[], str], figures: Callable[[], Mapping[str, float]], folder: Path | None
     ) -> None:
         self._state = state
         self._figures = figures
@@ -26,7 +26,7 @@ class StoreFacts:
         """Bytes are null if unknown: the disk cannot be queried, or the broker stores nothing here."""
         figures = self._figures()
         try:
-            usage = shutil.disk_usage(self._folder)
+            usage = shutil.disk_usage(self._folder) if self._folder is not None else None
         except OSError:
             usage = None
         return web.json_response(

@@ -90,6 +90,24 @@ def test_a_command_line_that_serves_nothing_is_answered_as_any_other(
     assert told in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [("", -signal.SIGTERM), ("os.kill = lambda *_: None", 128 + signal.SIGTERM)],
+    ids=["usual", "first of a container"],
+)
+def test_a_signal_before_the_gateway_takes_it_ends_the_process(changes: str, code: int) -> None:
+    """The first process of a container is ended by no signal without a handler, and is sent it once."""
+    program = f"""
+import os, signal, types, popgate.__main__ as start
+{changes}
+loaded = types.SimpleNamespace(main=lambda: signal.raise_signal(signal.SIGTERM))
+start.import_module = lambda _: loaded
+start.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program, "serve"], timeout=PATIENCE_S, check=False)
+    assert done.returncode == code
+
+
 def test_a_look_at_settings_ends_by_itself_where_nobody_ends_it(tmp_path: Path) -> None:
     """Who asked was killed, and the file of settings gives nothing; its child ends, too."""
     settings = tmp_path / "settings.toml"

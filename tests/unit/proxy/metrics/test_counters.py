@@ -9,6 +9,7 @@ from popgate.model import Resolution
 from processors.observer import Observer
 from protocols.observers import ConnectionObserver
 from proxy.metrics import BUCKETS, OTHER, Metrics
+from proxy.metrics.merged_scrapes import Sum
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -262,3 +263,22 @@ async def test_a_large_scrape_tells_the_same_as_a_small_one() -> None:
     assert told == [one for one in expected if not one.name.startswith(steady)]
     topics = {sample.labels.get("topic") for one in told for sample in one.samples}
     assert len(topics - {None}) == 60
+
+
+async def test_a_sum_over_processes_does_not_fall_when_one_has_nothing_to_count() -> None:
+    """Its clients have come to another one: what falls looks to Prometheus as if that had begun anew."""
+    now = 0.0
+    before, after = (Metrics(forget_s=100.0, now=lambda: now, added=True) for _ in range(2))
+    before.sent("orders", 5, 500, 0.01)
+
+    async def sent() -> float:
+        total = Sum()
+        for metrics in (before, after):
+            total.add((await metrics.scrape()).decode())
+        (line,) = [line for line in total.text().splitlines() if line.startswith("popgate_messages_sent")]
+        return float(line.rpartition(" ")[2])
+
+    for count in range(1, 11):
+        after.sent("orders", 1, 100, 0.01)
+        now += 30.0
+        assert await sent() == 5 + count

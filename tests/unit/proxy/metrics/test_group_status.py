@@ -9,6 +9,7 @@ from popgate.model import GroupStatus
 from popgate.naming import member_group
 from proxy.metrics.exposition import Metrics
 from proxy.metrics.group_status import Standings
+from proxy.metrics.merged_scrapes import Sum
 from tests.support.waiting import until
 
 
@@ -163,3 +164,26 @@ async def test_figures_that_a_broker_does_not_tell_are_left_out() -> None:
         assert f'popgate_group_{name}{{group="g",topic="t"}} {value}.0' in text
     for name in ("in_flight", "behind", "waiting", "redeliveries_total", "dead_letters_total"):
         assert f"popgate_group_{name}" not in text
+
+
+async def test_what_was_told_long_ago_is_not_told_beside_another_process() -> None:
+    """Of several processes one asks the broker at a time. Merged, the largest value counts: of one that asked
+    before, a lag would stay that has long gone."""
+    now = 0.0
+    lag = 7
+
+    async def ask(_start: int, _queues: int) -> tuple[list[GroupStatus], int | None]:
+        return [standing("g", lag), standing("h", lag)], None
+
+    before, after = (Metrics(max_groups=1, now=lambda: now) for _ in range(2))
+    before.standings.ask = after.standings.ask = ask
+    assert 'popgate_group_lag{group="g",topic="t"} 7.0' in (await before.scrape()).decode()
+    lag = 0
+    total = Sum()
+    total.add((await after.scrape()).decode())
+    total.add((await before.scrape(standings=False)).decode())
+    lines = [line for line in total.text().splitlines() if line.startswith("popgate_group_lag{")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["0.0", "0.0"]
+    # Asked again it asks the broker, as it did.
+    now = 5.0
+    assert 'popgate_group_lag{group="g",topic="t"} 0.0' in (await before.scrape()).decode()

@@ -16,10 +16,10 @@ class Count:
 class Table:
     """A `Capped` of two values on a clock that a test sets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, added: bool = False) -> None:
         self.now = 0.0
         self.capped: Capped[str, Count] = Capped(
-            Count, "_other", most=2, forget_s=100.0, now=lambda: self.now
+            Count, "_other", most=2, forget_s=100.0, now=lambda: self.now, added=added
         )
 
     def count(self, key: str) -> None:
@@ -86,3 +86,24 @@ def test_who_is_only_looked_up_is_not_added() -> None:
     table = Table()
     table.capped.known("a").value += 1
     assert table.values() == {"_other": 1}
+
+
+def test_idle_ones_of_several_processes_go_when_their_place_is_needed() -> None:
+    """Without them the sum over all processes would fall, which Prometheus takes for a new beginning."""
+    table = Table(added=True)
+    table.count("a")
+    table.count("b")
+    for _ in range(10):
+        table.now += 30.0
+        table.count("b")
+        table.capped.forget_idle()
+    assert table.values() == {"a": 1, "b": 11}
+    table.count("c")
+    assert table.values() == {"b": 11, "c": 1}
+    # Looks of scrapes are no reason to put it off.
+    for _ in range(5):
+        table.now += 30.0
+        table.count("b")
+        table.capped.forget_idle()
+    table.count("d")
+    assert table.values() == {"b": 16, "d": 1}

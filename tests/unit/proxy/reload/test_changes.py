@@ -55,3 +55,20 @@ def test_one_setting_is_taken_from_others_and_shown_so() -> None:
     told = mine.model_dump(mode="json")
     assert (told["limits"]["max_found"], told["namespaces"]) == (3, "prefixed")
     assert [one.name for one in changes(mine, other)] == ["limits.max_waiting"]
+
+
+def test_defaults_of_another_broker_wait_for_a_restart_as_it_does() -> None:
+    """Else a gateway would create topics in a cluster because an embedded broker is to come, or refuse to."""
+    embedded, cluster = settled(), settled(broker="rocketmq://127.0.0.1:9876")
+    names = ["broker", "topics.auto_create", "groups.auto_create"]
+    for before, after in ((embedded, cluster), (cluster, embedded)):
+        differences = changes(before, after)
+        assert [(change.name, change.effect) for change in differences] == [
+            (name, Effect.RESTART) for name in names
+        ]
+        shown = shown_changes(before.model_dump(mode="json"), after.model_dump(mode="json"))
+        assert [(change.name, change.effect) for change in shown] == [
+            (name, Effect.RESTART) for name in names
+        ]
+    (change,) = changes(embedded, settled(topics={"auto_create": False}))
+    assert change.effect is Effect.LIVE

@@ -114,3 +114,12 @@ async def test_a_process_that_ends_by_itself_waits_for_what_the_supervisor_finds
     clock.advance(1)
     outcome = await asked
     assert outcome.message == "1 changed: the processes are renewed in turn"
+
+
+def test_what_waits_for_a_restart_is_told_as_long_as_it_does() -> None:
+    crew = Crew()
+    standing = reloads(crew, _settings()).standing
+    assert standing().figures()["config_restart_pending"] == 0
+    crew.roster.reload = {"count": 1, "at_ms": 1, "reason": "", "waiting": ["share_broker"]}
+    assert standing().facts()["needs_restart"] == ["share_broker"]
+    assert standing().figures()["config_restart_pending"] == 1

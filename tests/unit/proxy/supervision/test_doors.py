@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +142,23 @@ def test_a_taken_port_and_a_strange_host_are_sentences(doors: Doors) -> None:
     with pytest.raises(ValueError, match="no address"):
         doors.bind(1, "grpc:")
     assert doors.served == ()
+
+
+def test_a_path_that_another_gateway_took_before_somebody_served_is_lost(
+    turning: PollLoop, doors: Doors, socket_folder: Path
+) -> None:
+    """Nobody listens there until a process serves, so that its file looks like one that was left behind."""
+    url = f"grpc+unix:{socket_folder}/s"
+    doors.bind(3, url)
+    others = Doors(turning, lambda *_: True)
+    others.bind(4, url)
+    assert others.open({4}) == []
+    assert doors.open({3}) == [(3, f"cannot listen at {url}: address already in use")]
+    assert doors.served == ()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"{socket_folder}/s")
+    others.close()
+    assert list(socket_folder.iterdir()) == []
 
 
 def test_who_dialled_before_the_end_is_still_served(
@@ -279,7 +297,8 @@ def test_what_is_given_back_where_nobody_listens_any_more_is_closed(doors: Doors
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?tls=permissive", True),
         ("remoting://127.0.0.1:0?advertised=a:1", "remoting://127.0.0.1:0?advertised=b:2", True),
         ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock?mode=660", True),
-        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", False),
+        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", True),
+        ("grpc+unix:/run/a.sock", "grpc+unix:/run/b.sock", False),
         ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8082", False),
         ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8081", True),
         ("grpc://127.0.0.1:8081", "grpc+remoting://127.0.0.1:8082", False),
@@ -291,3 +310,10 @@ def test_a_door_at_which_other_things_are_spoken_is_the_same(before: str, now: s
     door = Door(3, before, replace(parse_listen(before), port=4711))
     found = with_options(door, now)
     assert found == (Door(3, now, replace(parse_listen(now), port=4711)) if same else None)
+
+
+def test_a_mode_that_is_none_is_refused_before_a_door_has_it() -> None:
+    """The program that takes the door over could only end."""
+    door = Door(3, "grpc+unix:/run/a.sock", parse_listen("grpc+unix:/run/a.sock"))
+    with pytest.raises(ValueError, match="three digits"):
+        with_options(door, "grpc+unix:/run/a.sock?mode=9")

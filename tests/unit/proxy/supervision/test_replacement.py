@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.config.settings import Settings
 from proxy.supervision.doors import Doors
 from proxy.supervision.poll_loop import PollLoop
 from proxy.supervision.replacement import SIGNALS, VARIABLE, SupervisorState, load_anew, stayed
@@ -165,7 +166,9 @@ def test_everything_is_there_again(
         Member(7, Role.WORKER, 123, ours, frozenset({4}), 2, 50.0, Stage.READY, True, 9, ready_at=60.0),
         Member(8, Role.HOST, 124, gone, frozenset(), 2, 50.0, gone=True),
     ]
+    staying.members[0].is_guest = True
     staying.generation, staying.restarts, staying.share = 3, 5, "unix:/s"
+    staying.share_setting = "unix:/t"
     seen: dict[str, Any] = {}
 
     def execve(program: str, arguments: list[str], environment: dict[str, str]) -> None:
@@ -188,9 +191,11 @@ def test_everything_is_there_again(
     assert VARIABLE not in os.environ
     assert (again.folder, again.secret, again.generation) == (staying.folder, staying.secret, 3)
     assert (again.restarts, again.share, again.number) == (5, "unix:/s", staying.number)
+    assert again.share_setting == "unix:/t"
     (member,) = again.members
     assert (member.number, member.pid, member.role, member.serves) == (7, 123, Role.WORKER, {4})
     assert (member.stage, member.has_admin, member.connections) == (Stage.READY, True, 9)
+    assert member.is_guest
     assert member.ready_at is not None
     assert member.ready_at - member.since == pytest.approx(10.0)
     member.channel.send({"still": "there"})
@@ -202,3 +207,51 @@ def test_everything_is_there_again(
     theirs.close()
     member.channel.close()
     ours._end.detach()  # it was the same descriptor
+
+
+@pytest.mark.parametrize(("role", "share"), [(Role.HOST, "unix:/a/broker"), (Role.WORKER, "")])
+def test_the_place_of_a_broker_goes_with_all_who_need_it(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch, role: Role, share: str
+) -> None:
+    """Workers of a later one would look for it there before its process serves."""
+    ours, theirs = Channel.pair()
+    staying.share = "unix:/a/broker"
+    staying.members = [Member(7, role, 123, ours, frozenset(), 2, 50.0, Stage.READY)]
+
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    monkeypatch.setenv(VARIABLE, str(staying.folder))
+    again = stayed()
+    assert again is not None
+    assert again.share == share
+    again.members[0].channel.close()
+    theirs.close()
+    ours._end.detach()  # it was the same descriptor
+
+
+def test_a_place_of_the_broker_that_new_settings_change_waits_for_a_restart(
+    staying: SupervisorState, settings_for: Callable[..., Settings]
+) -> None:
+    """Guests know the one from before, and nobody would be told that it is still served there."""
+    before = settings_for(share_broker="unix:/a/broker")
+    after = settings_for(share_broker="")
+    assert staying.place_of_broker(before.share_broker) == "unix:/a/broker"
+    staying.share = "unix:/a/broker"
+    waiting: list[list[str]] = []
+    for settings in (before, after, before, settings_for(broker="rocketmq://127.0.0.1:1")):
+        staying.note_waiting(settings)
+        staying.note_reload("something else is wrong")
+        waiting.append(staying.reload["waiting"])
+    assert waiting == [[], ["share_broker"], [], []]
+    assert staying.place_of_broker(after.share_broker) == "unix:/a/broker"
+    staying.share = ""
+    assert staying.place_of_broker(after.share_broker) == f"unix:{staying.folder}/broker"
+    # A port that the system chose is that of the setting.
+    staying.place_of_broker("tcp://127.0.0.1:0")
+    staying.share = "tcp://127.0.0.1:4321"
+    staying.note_waiting(settings_for(share_broker="tcp://127.0.0.1:0"))
+    assert staying.reload["waiting"] == []

@@ -20,7 +20,7 @@ from proxy.app import CannotStart
 from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
 from proxy.supervision.doors import Doors
-from proxy.supervision.replacement import SIGNALS
+from proxy.supervision.replacement import SIGNALS, SupervisorState
 from proxy.supervision.supervisor import Supervisor
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Member, Role, Stage
@@ -298,6 +298,23 @@ def test_the_file_of_an_address_stays_whose_options_new_settings_change(
             client.connect(str(path))
 
 
+def test_a_socket_that_is_served_takes_other_options(supervisor: Supervisor, socket_folder: Path) -> None:
+    """It cannot be bound again: somebody listens there, who is this gateway."""
+    path = socket_folder / "s"
+    before = left_behind(supervisor, f"grpc+unix:{path}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    url = f"grpc+unix:{path}?mode=660"
+    supervisor._settings.__dict__["listen"] = (url,)
+    with serving(supervisor, before.number):
+        supervisor._take_doors()
+        supervisor._open()
+        (door,) = supervisor._doors.served
+        assert (door.number, door.url) == (before.number, url)
+        assert path.stat().st_mode & 0o777 == 0o660
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+
+
 def test_a_renewal_is_taken_though_no_process_of_the_last_one_starts(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,3 +393,65 @@ def test_who_dials_when_all_workers_drain_already_is_refused(supervisor: Supervi
         supervisor._tend()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", door.listen.port))
+
+
+def test_workers_of_a_broker_that_is_new_wait_for_its_process(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload may name an embedded broker where there was a cluster: until it serves, nobody knows where."""
+    made: list[Role] = []
+    monkeypatch.setattr(supervisor, "_make", made.append)
+    supervisor._staying.generation = 1
+    ours, theirs = Channel.pair()
+    with serving(supervisor), closing(theirs):
+        supervisor._tend()
+        assert made == [Role.HOST]
+        host = Member(8, Role.HOST, 1 << 22, ours, frozenset(), 1, time.monotonic())
+        supervisor._processes.take_over(host)
+        supervisor._tend()
+        assert made == [Role.HOST]
+        theirs.send({"ready": "unix:/somewhere/broker"})
+        supervisor._processes._turned(host)
+        assert made == [Role.HOST, Role.WORKER]
+        assert supervisor._post(Role.WORKER, 9, theirs).broker == "popgate+unix:/somewhere/broker"
+        # While it is being made again, workers are made all the same: they wait for it a while.
+        del made[:]
+        supervisor._processes.over(host.pid, 1)
+        supervisor._tend()
+        assert made == [Role.HOST, Role.WORKER]
+
+
+def test_the_process_of_a_broker_stays_as_long_as_a_worker_needs_it(
+    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload names a cluster, and no worker can start before it: those of before go on."""
+    supervisor = Supervisor(settings_for(broker="rocketmq://127.0.0.1:1"), 1, SupervisorState.first())
+    drained: list[Member] = []
+    monkeypatch.setattr(supervisor._processes, "drain", lambda member, **_: drained.append(member))
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    ends = [Channel.pair() for _ in range(2)]
+    with serving(supervisor):
+        (old,) = supervisor._processes
+        old.is_guest = True
+        host, new = (
+            Member(number, role, (1 << 22) + number, ours, frozenset(), generation, time.monotonic(), stage)
+            for number, role, (ours, _), generation, stage in (
+                (8, Role.HOST, ends[0], 0, Stage.READY),
+                (9, Role.WORKER, ends[1], 1, Stage.STARTING),
+            )
+        )
+        for member in (host, new):
+            supervisor._processes.take_over(member)
+        new.failure = "no name server can be reached", False
+        supervisor._processes.over(new.pid, 1)
+        supervisor._tend()
+        assert drained == []
+        old.is_guest = False  # as if it were one of the next settings
+        supervisor._tend()
+        assert drained == [host]
+        supervisor._processes.leaving = True
+        supervisor._processes.over(host.pid, 0)
+    for _, theirs in ends:
+        theirs.close()
+    supervisor._end()

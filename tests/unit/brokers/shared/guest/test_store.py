@@ -158,3 +158,31 @@ async def test_a_guest_that_stops_gives_back_what_still_comes(place, soon, store
     place.broker.feed(stored(b"a", "one"))  # before the host hears of the cancellation
     await guest.stop()
     await soon(lambda: place.broker.given_back == ["one"] or place.broker.cancelled == ["pop"])
+
+
+async def test_what_comes_from_a_host_that_stops_is_given_back_to_the_next_one(place, soon, stored) -> None:
+    """It still answers what it took: what nobody is there for would be hidden for its whole time."""
+    await place.open()
+    guest = await place.visit()
+    context = replace(place.context, allowance=Room(1_000, 15), deadline=time.monotonic())
+    waiting = asyncio.create_task(guest.pop(context, place.request()))
+    await soon(lambda: place.broker.pops)
+    guest._link.rest()  # as the host says
+    place.broker.feed(*(stored(b"x" * 10, str(number)) for number in range(3)))
+    assert [message.receipt for message in await waiting] == ["0"]
+    await place.host.stop()
+    assert place.broker.given_back == []
+    await place.open()
+    await soon(lambda: place.broker.given_back == ["1", "2"])
+
+
+async def test_what_nobody_waits_for_ends_with_its_guest(place, stored) -> None:
+    await place.open()
+    guest = await place.visit()
+    guest._link.rest()
+    guest._return(place.context, place.request(), [stored(b"a", "one")])
+    await guest.stop()
+    assert not guest._link._work
+    guest._return(place.context, place.request(), [stored(b"a", "one")])
+    assert not guest._link._work
+    assert place.broker.given_back == []
