@@ -62,7 +62,16 @@ class Settlement:
         if (known is None or known.name != group) and self._groups.kept(group) is None:
             await self._groups.of(group)
         if len(receipts) == 1:
-            return await self._ack_one(topic, group, receipts[0], route)
+            # Without the lists and tables for what several have in common.
+            judged = self._judge(topic, group, receipts[0], route)
+            if isinstance(judged, GatewayError):
+                return [judged]
+            self._deliveries.finished.add(judged.handle)
+            outcomes = await self._deliveries.acking.finish(judged.receipt.broker, [judged])
+            self._note(judged, outcomes[0])
+            if outcomes[0] is None:
+                self._deliveries.acknowledged.add(judged.handle)
+            return _told(outcomes)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
         checked: set[tuple[object, ...]] = set()
@@ -110,27 +119,19 @@ class Settlement:
             )
         return _told(results)
 
-    async def _ack_one(
-        self, topic: str, group: str, handle: str, route: TopicRoute
-    ) -> list[GatewayError | None]:
-        """As `ack`, which has lists and tables for what several have in common."""
+    def _judge(self, topic: str, group: str, handle: str, route: TopicRoute) -> Ack | GatewayError:
+        """What is to be sent for a handle, or why it is refused."""
         deliveries = self._deliveries
         try:
             receipt = parse_receipt(handle)
             deliveries.check_place(receipt, handle, topic, group, route)
         except IllegalReceipt as error:
-            return [error]
+            return error
         if handle in deliveries.replaced and handle not in deliveries.unsure:
-            return [ReceiptExpired(handle, "its invisible time was changed, or it was given back")]
+            return ReceiptExpired(handle, "its invisible time was changed, or it was given back")
         if deliveries.is_over(topic, group, receipt) and handle not in deliveries.acknowledged:
-            return [ReceiptExpired(handle)]
-        deliveries.finished.add(handle)
-        ack = Ack(topic, group, receipt, handle)
-        outcomes = await deliveries.acking.finish(receipt.broker, [ack])
-        self._note(ack, outcomes[0])
-        if outcomes[0] is None:
-            deliveries.acknowledged.add(handle)
-        return _told(outcomes)
+            return ReceiptExpired(handle)
+        return Ack(topic, group, receipt, handle)
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
