@@ -177,14 +177,13 @@ class GrpcWire(HeldRequests):
         heads = self._heads
         if heads is None:
             heads = self._heads = {}
-        repeats = self._headers.repeats
-        head = heads.get(id(fields)) if repeats else None
+        head = heads.get(id(fields))
         if head is None:
             try:
                 head = Head(fields)
             except MalformedHead as error:
                 raise StreamError(stream.id, str(error)) from None
-            if repeats and sum([field.size for field in fields]) <= _LARGE_HEAD:
+            if sum([field.size for field in fields]) <= _LARGE_HEAD:
                 if len(heads) >= _REMEMBERED:
                     heads.clear()
                 heads[id(fields)] = head

@@ -83,7 +83,6 @@ class HeaderDecoder:
         "_seen_bytes",
         "_table",
         "_used",
-        "repeats",
     )
 
     def __init__(
@@ -98,8 +97,6 @@ class HeaderDecoder:
         self._seen = _NOTHING
         self._seen_bytes = 0
         self._early = _SHARED_AT_FIRST
-        self.repeats = False
-        """Whether the block that was read last gives the same tuple again when it comes again soon."""
 
     @property
     def held(self) -> int:
@@ -114,9 +111,7 @@ class HeaderDecoder:
         costs is bounded by the length of the block, not by what its references amount to; a block that
         writes out several times as much as a list may have is a HeaderBomb.
         """
-        fields = self._seen.get(block)
-        self.repeats = fields is not None
-        return fields or self._read(block)
+        return self._seen.get(block) or self._read(block)
 
     def _read(self, block: bytes) -> tuple[Field, ...]:
         table = self._table
@@ -251,7 +246,6 @@ class HeaderDecoder:
     def _remember(self, block: bytes, fields: tuple[Field, ...], size: int) -> None:
         if size > _REMEMBERED_BYTES or not self._remembered:
             return
-        self.repeats = True
         seen = self._seen
         self._seen_bytes += size
         if not seen or len(seen) >= self._remembered or self._seen_bytes > _REMEMBERED_BYTES:
