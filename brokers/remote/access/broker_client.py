@@ -31,21 +31,19 @@ class _CallbackRequest:
     the callback has until the collector comes.
     """
 
-    __slots__ = ("address", "body", "broker", "callback", "code", "fields", "until")
+    __slots__ = ("address", "broker", "callback", "code", "fields", "until")
 
     def __init__(
         self,
         broker: str,
         code: int,
         fields: Mapping[str, str],
-        body: bytes,
         callback: Callable[[Command | Exception], None],
         until: float,
     ) -> None:
         self.broker = broker
         self.code = code
         self.fields = fields
-        self.body = body
         self.callback = callback
         self.until = until
         self.address = ""
@@ -145,14 +143,13 @@ class BrokerClient:
         fields: Mapping[str, str],
         callback: Callable[[Command | Exception], None],
         *,
-        body: bytes = b"",
         timeout_s: float,
     ) -> None:
         """As `call`, with a callback: `told` gets the response, or the exception of `call`, maybe at once.
 
         A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """
-        request = _CallbackRequest(broker, code, fields, body, callback, self._clock.monotonic() + timeout_s)
+        request = _CallbackRequest(broker, code, fields, callback, self._clock.monotonic() + timeout_s)
         clusters = self._routes.clusters
         data = clusters.get(broker)
         if data is None:
@@ -160,7 +157,7 @@ class BrokerClient:
             return
         try:
             address = request.address = data.master or clusters.address(broker)
-            asked = self._links.ask(address, code, {**fields, "bname": broker}, body, timeout_s=timeout_s)
+            asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):
                 clusters.suspect(broker)
@@ -170,7 +167,7 @@ class BrokerClient:
 
     def _find_and_ask(self, request: _CallbackRequest) -> None:
         left = request.until - self._clock.monotonic()
-        calling = self.call(request.broker, request.code, request.fields, request.body, timeout_s=left)
+        calling = self.call(request.broker, request.code, request.fields, timeout_s=left)
         task = asyncio.get_running_loop().create_task(calling)
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)

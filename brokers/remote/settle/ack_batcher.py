@@ -17,7 +17,6 @@ from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
 
 _WIDEST: Final = 1_024
 """Offsets from the start of its check point: an acknowledgement beyond that is sent alone."""
@@ -80,48 +79,6 @@ def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
     )
 
 
-def _is_near(ack: Ack) -> bool:
-    """Whether a batch may have it."""
-    receipt = ack.receipt
-    return 0 <= receipt.offset - receipt.start_offset < _WIDEST and receipt.queue_id < _MOST_QUEUES
-
-
-def _batch_body(broker: str, acks: Sequence[Ack]) -> bytes:
-    merged: dict[tuple[object, ...], tuple[Ack, list[int]]] = {}
-    for ack in acks:
-        topic, group, receipt, _ = ack
-        # All of it but the offsets of the message.
-        key = (topic, group, receipt[:7])
-        entry = merged.get(key)
-        if entry is None:
-            merged[key] = ack, [receipt.offset]
-        else:
-            entry[1].append(receipt.offset)
-    return encode_batch_acks(broker, [_entry(ack, offsets) for ack, offsets in merged.values()])
-
-
-def _outcome_of(answer: Command, broker: str, acks: Sequence[Ack]) -> GatewayError | None:
-    """Of each acknowledgement of a batch."""
-    if answer.code == ResponseCode.SUCCESS:
-        return None
-    return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
-
-
-def _tell(parts: Sequence[_Part], outcomes: list[GatewayError | None]) -> None:
-    at = 0
-    for part in parts:
-        if not part.done.done():
-            part.done.set_result(outcomes[at : at + len(part.acks)])
-        at += len(part.acks)
-
-
-def _fail(parts: Sequence[_Part], error: Exception) -> None:
-    """A fault of ours. Who waits is told: a cancelled future would look as if it had been called back."""
-    for part in parts:
-        if not part.done.done():
-            part.done.set_exception(error)
-
-
 class AckBatcher:
     """One request per broker and turn of the loop."""
 
@@ -133,12 +90,10 @@ class AckBatcher:
         self._rooms: dict[str, asyncio.Semaphore] = {}
         """By broker, for `_MOST_AT_ONCE`."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: set[asyncio.Future[None]] = set()
-        """Of requests without a task, each done with its answer."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
-        return f"<AckBatcher under way {len(self._tasks) + len(self._asked)}>"
+        return f"<AckBatcher under way {len(self._tasks)}>"
 
     def finish(self, broker: str, acks: Sequence[Ack]) -> asyncio.Future[list[GatewayError | None]]:
         """Acknowledge deliveries of one broker; the future has an outcome for each.
@@ -156,79 +111,44 @@ class AckBatcher:
 
     async def stop(self) -> None:
         """Wait for requests in progress."""
-        while under_way := [*self._tasks, *self._asked]:
-            await asyncio.wait(under_way)
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, {}
         for broker, its in parts.items():
-            acks = [ack for part in its for ack in part.acks]
-            if broker in self._alone or not 1 < len(acks) <= _MOST or not all(map(_is_near, acks)):
-                self._begin(broker, its, acks)
-            else:
-                self._ask(broker, its, acks)
+            task = asyncio.get_running_loop().create_task(self._send(broker, its))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _begin(self, broker: str, parts: list[_Part], acks: list[Ack]) -> None:
-        task = asyncio.get_running_loop().create_task(self._send(broker, parts, acks))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _ask(self, broker: str, parts: list[_Part], acks: list[Ack]) -> None:
-        """Send one batch without a task: that is only for a broker that has to be asked again."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.add(over)
-        try:
-            self._client.ask(
-                broker,
-                RequestCode.BATCH_ACK_MESSAGE,
-                {},
-                lambda answer: self._answered(broker, parts, acks, over, answer),
-                body=_batch_body(broker, acks),
-                timeout_s=self._client.time_left(None),
-            )
-        except Exception as error:
-            self._answered(broker, parts, acks, over, error)
-
-    def _answered(
-        self,
-        broker: str,
-        parts: list[_Part],
-        acks: list[Ack],
-        over: asyncio.Future[None],
-        answer: Command | Exception,
-    ) -> None:
-        self._asked.discard(over)
-        over.set_result(None)
-        if isinstance(answer, GatewayError):
-            _tell(parts, [answer] * len(acks))
-        elif isinstance(answer, Exception):
-            _fail(parts, answer)
-        elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._alone.add(broker)
-            self._begin(broker, parts, acks)
-        elif answer.code == ResponseCode.SYSTEM_BUSY:
-            self._begin(broker, parts, acks)
-        else:
-            _tell(parts, [_outcome_of(answer, broker, acks)] * len(acks))
-
-    async def _send(self, broker: str, parts: list[_Part], acks: list[Ack]) -> None:
+    async def _send(self, broker: str, parts: list[_Part]) -> None:
         """Send the acknowledgements of one turn, in requests of at most `_MOST`."""
+        acks = [ack for part in parts for ack in part.acks]
         try:
             outcomes = await self._outcomes(broker, acks)
         except Exception as error:
-            _fail(parts, error)
+            # A fault of ours. Who waits is told: a cancelled future would look as if it had been called back.
+            for part in parts:
+                if not part.done.done():
+                    part.done.set_exception(error)
             return
         except BaseException:
             for part in parts:
                 part.done.cancel()
             raise
-        _tell(parts, outcomes)
+        at = 0
+        for part in parts:
+            if not part.done.done():
+                part.done.set_result(outcomes[at : at + len(part.acks)])
+            at += len(part.acks)
 
     async def _outcomes(self, broker: str, acks: Sequence[Ack]) -> list[GatewayError | None]:
         together: list[int] = []
         alone: list[int] = []
         for at, ack in enumerate(acks):
-            (together if _is_near(ack) else alone).append(at)
+            receipt = ack.receipt
+            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST and receipt.queue_id < _MOST_QUEUES
+            (together if near else alone).append(at)
         if broker in self._alone:
             together, alone = [], list(range(len(acks)))
         outcomes: list[GatewayError | None] = [None] * len(acks)
@@ -257,15 +177,28 @@ class AckBatcher:
         return outcomes
 
     async def _batch(self, broker: str, acks: Sequence[Ack]) -> GatewayError | None:
+        merged: dict[tuple[object, ...], tuple[Ack, list[int]]] = {}
+        for ack in acks:
+            topic, group, receipt, _ = ack
+            # All of it but the offsets of the message.
+            key = (topic, group, receipt[:7])
+            entry = merged.get(key)
+            if entry is None:
+                merged[key] = ack, [receipt.offset]
+            else:
+                entry[1].append(receipt.offset)
+        entries = [_entry(ack, offsets) for ack, offsets in merged.values()]
         try:
-            body = _batch_body(broker, acks)
+            body = encode_batch_acks(broker, entries)
             answer = await self._client.call_patiently(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
         except GatewayError as error:
             return error
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._alone.add(broker)
             return None
-        return _outcome_of(answer, broker, acks)
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
 
     async def _one_of_many(self, broker: str, ack: Ack) -> GatewayError | None:
         room = self._rooms.get(broker)
