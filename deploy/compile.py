@@ -64,6 +64,9 @@ ROOMS = {
         protocols/remoting/consume protocols/remoting/mapped/offsets.py protocols/remoting/mapped/seeks.py
         protocols/remoting/produce protocols/remoting/virtual
     """,
+    "popgate_native_proxy": """
+        proxy/metrics/counters.py proxy/metrics/histograms.py proxy/metrics/labels.py
+    """,
 }
 """The libraries that are made, and the packages whose modules are in each, but for `__init__`.
 

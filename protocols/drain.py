@@ -126,6 +126,7 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._called_back: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.ended = False
 
     def __repr__(self) -> str:
@@ -140,7 +141,9 @@ class LongPolls:
         if self.ended:
             work.close()
             return None
-        task = asyncio.current_task()
+        if self._loop is None:  # to find it costs a call of the system before Python 3.12
+            self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task(self._loop)
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
         self._waiting.add(task)
         try:

@@ -55,10 +55,13 @@ class EagerTask:
 
     def start(self) -> None:
         """Take the first step, now; from within a task, as soon as the loop comes round."""
-        if asyncio.current_task(self._loop) is None:
-            self._context.run(self._step)
-        else:
+        try:
+            # Rather than to ask for the current task, which is a function in Python before 3.12.
+            _enter_task(self._loop, self)  # type: ignore[arg-type]
+        except RuntimeError:
             self._loop.call_soon(self._step, context=self._context)
+            return
+        self._context.run(self._step, None, True)
 
     # -- what coroutines ask of the task that runs them -------------------------------------------
 
@@ -90,12 +93,13 @@ class EagerTask:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _step(self, wrong: BaseException | None = None) -> None:
+    def _step(self, wrong: BaseException | None = None, is_current: bool = False) -> None:
+        """`is_current`: the loop has it as its current task already."""
+        if not is_current:
+            _enter_task(self._loop, self)  # type: ignore[arg-type]
         self._waits_for = None
         error: BaseException | None = None
         waits_for: Any = _OVER
-        loop = self._loop
-        _enter_task(loop, self)  # type: ignore[arg-type]
         try:
             if self._must_cancel or wrong is not None:
                 waits_for = self._throw(wrong)
@@ -109,7 +113,7 @@ class EagerTask:
         except BaseException as failure:
             error = failure
         finally:
-            _leave_task(loop, self)  # type: ignore[arg-type]
+            _leave_task(self._loop, self)  # type: ignore[arg-type]
         if waits_for is not _OVER:
             self._wait(waits_for)
             return

@@ -311,7 +311,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             clock=clock,
             limits=limits_values(settings, new_group(settings)),
             policies=policies,
-            observer=metrics,
+            observer=metrics.counters,
         )
         processor.command_relay.serve(command_handler(processor, clock), host)
         adapter_context = AdapterContext(
@@ -320,10 +320,10 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             authenticator=policies.authenticator if settings.policies.identity != "anyone" else None,
             **context_values(settings),
             faults=faults,
-            calls=metrics,
-            connections=metrics.connections,
-            remoting_connections=metrics.remoting_connections,
-            sniffing=metrics.sniffing,
+            calls=metrics.counters,
+            connections=metrics.counters.connections,
+            remoting_connections=metrics.counters.remoting_connections,
+            sniffing=metrics.counters.sniffing,
             healthy=lambda: not is_failing(broker),
             accepting=membership.accepting if membership is not None else None,
             certificate=certificate(settings, listens, tell=membership is None or membership.post.first),

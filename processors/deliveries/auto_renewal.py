@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
@@ -27,13 +26,17 @@ from processors.observer import Observer
 _RETRY_MS = 1_000
 
 
-@dataclass(slots=True)
 class Claim:
     """A request about deliveries: the handles that its client sent, those to use, and their deliveries."""
 
-    receipts: Sequence[str]
-    handles: Sequence[str]
-    deliveries: Sequence[Delivery]
+    __slots__ = ("deliveries", "handles", "receipts")
+
+    def __init__(
+        self, receipts: Sequence[str], handles: Sequence[str], deliveries: Sequence[Delivery]
+    ) -> None:
+        self.receipts = receipts
+        self.handles = handles
+        self.deliveries = deliveries
 
 
 class AutoRenewal:

@@ -85,8 +85,8 @@ _LAGS: tuple[tuple[str, Callable[[SourceLag], float]], ...] = (
 )
 
 
-class Metrics(MetricsObserver, Collector):
-    """Counts, and is Prometheus' collector.
+class Metrics(Collector):
+    """Prometheus' collector: what `counters` counts, and what is only asked for.
 
     `figures` gives gauges and counters by name, `ages` how long groups hold messages, and
     `lag` is the event loop's; all are asked at the scrape only.
@@ -102,7 +102,7 @@ class Metrics(MetricsObserver, Collector):
         now: Callable[[], float] = time.monotonic,
         added: bool = False,
     ) -> None:
-        super().__init__(
+        self.counters = MetricsObserver(
             max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now, added=added
         )
         self.figures = figures
@@ -144,28 +144,29 @@ class Metrics(MetricsObserver, Collector):
         return _families(self._moment())
 
     def _moment(self) -> _Moment:
-        self.topics.forget_idle()
-        self.groups.forget_idle()
+        counters = self.counters
+        counters.topics.forget_idle()
+        counters.groups.forget_idle()
         return _Moment(
-            calls=list(self.calls.items()),
-            codes=list(self.codes.items()),
+            calls=list(counters.calls.items()),
+            codes=list(counters.codes.items()),
             connections=(
-                *_of_connections("grpc", "streams", self.connections),
-                *_of_connections("remoting", "requests", self.remoting_connections),
-                *_of_connections("sniffing", "", self.sniffing),
+                *_of_connections("grpc", "streams", counters.connections),
+                *_of_connections("remoting", "requests", counters.remoting_connections),
+                *_of_connections("sniffing", "", counters.sniffing),
             ),
             violations=(
-                ("grpc", list(self.connections.violations.items())),
-                ("remoting", list(self.remoting_connections.violations.items())),
-                ("sniffing", list(self.sniffing.violations.items())),
+                ("grpc", list(counters.connections.violations.items())),
+                ("remoting", list(counters.remoting_connections.violations.items())),
+                ("sniffing", list(counters.sniffing.violations.items())),
             ),
-            protocols=list(self.sniffing.protocols.items()),
-            operations=self.operations(),
-            failures=[((op, fault.name), count) for (op, fault), count in self.failures.items()],
-            topics=[((topic,), figures) for topic, figures in self.topics.items()],
-            groups=list(self.groups.items()),
-            events=list(self.events.items()),
-            made=list(self.made.items()),
+            protocols=list(counters.sniffing.protocols.items()),
+            operations=counters.operations(),
+            failures=[((op, fault.name), count) for (op, fault), count in counters.failures.items()],
+            topics=[((topic,), figures) for topic, figures in counters.topics.items()],
+            groups=list(counters.groups.items()),
+            events=list(counters.events.items()),
+            made=list(counters.made.items()),
             standings=list(self.standings),
             whole=self.standings.whole,
             others=self.standings.others,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final, cast
 
 from brokers.remote.cluster.routes import Routes
@@ -21,6 +22,32 @@ _BUSY_S: Final = 3.0
 """How long a broker may be busy before its answer is returned."""
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 1.0
+
+
+class _CallbackRequest:
+    """A request of `BrokerClient.ask`.
+
+    No nested functions hold this: compiled, those of one call are a circle, which would keep everything that
+    the callback has until the collector comes.
+    """
+
+    __slots__ = ("address", "broker", "callback", "code", "fields", "until")
+
+    def __init__(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        callback: Callable[[Command | Exception], None],
+        until: float,
+    ) -> None:
+        self.broker = broker
+        self.code = code
+        self.fields = fields
+        self.callback = callback
+        self.until = until
+        self.address = ""
+        """Where it was asked first."""
 
 
 class BrokerClient:
@@ -122,41 +149,42 @@ class BrokerClient:
 
         A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """
+        request = _CallbackRequest(broker, code, fields, callback, self._clock.monotonic() + timeout_s)
         clusters = self._routes.clusters
-
-        def again() -> None:
-            left = until - self._clock.monotonic()
-            task = asyncio.get_running_loop().create_task(self.call(broker, code, fields, timeout_s=left))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-            task.add_done_callback(lambda done: callback(_outcome(done)))
-
-        def answered(done: asyncio.Future[Command]) -> None:
-            answer = _outcome(done)
-            if isinstance(answer, Exception):
-                if isinstance(answer, (BrokerUnavailable, BrokerTimeout)):
-                    clusters.suspect(broker)
-            elif answer.code == ResponseCode.GO_AWAY:
-                again()
-                return
-            elif answer.code in _MOVED:
-                clusters.refused(broker, address)
-            callback(answer)
-
-        until = self._clock.monotonic() + timeout_s
         data = clusters.get(broker)
         if data is None:
-            again()
+            self._find_and_ask(request)
             return
         try:
-            address = data.master or clusters.address(broker)
+            address = request.address = data.master or clusters.address(broker)
             asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
         except GatewayError as error:
             if isinstance(error, BrokerUnavailable):
                 clusters.suspect(broker)
             callback(error)
             return
-        asked.add_done_callback(answered)
+        asked.add_done_callback(partial(self._answered, request))
+
+    def _find_and_ask(self, request: _CallbackRequest) -> None:
+        left = request.until - self._clock.monotonic()
+        calling = self.call(request.broker, request.code, request.fields, timeout_s=left)
+        task = asyncio.get_running_loop().create_task(calling)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(lambda done: request.callback(_outcome(done)))
+
+    def _answered(self, request: _CallbackRequest, done: asyncio.Future[Command]) -> None:
+        answer = _outcome(done)
+        clusters = self._routes.clusters
+        if isinstance(answer, Exception):
+            if isinstance(answer, (BrokerUnavailable, BrokerTimeout)):
+                clusters.suspect(request.broker)
+        elif answer.code == ResponseCode.GO_AWAY:
+            self._find_and_ask(request)
+            return
+        elif answer.code in _MOVED:
+            clusters.refused(request.broker, request.address)
+        request.callback(answer)
 
     async def done(
         self,

@@ -40,6 +40,7 @@ from popgate.errors import (
 )
 from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
 from popgate.naming import RETRY_PREFIX
+from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 
@@ -110,11 +111,13 @@ class Popper:
         config = context.group
         if config is None or config.name != request.group:
             config = self._groups.kept(request.group)
-        want = await self._admitted(context, request, config)
+        route = self._routes.kept(request.topic) or await self._routes.of(request.topic)
+        config = config or await self._groups.of(request.group)
+        want = _attempt(context, request, config, route)
         until = request.wait_until
         if until is not None and until <= self._clock.monotonic():
             until = None
-        messages = await self._first_look(want, waits=until is not None)
+        messages = await self.look(want, self._first_brokers(want, waits=until is not None))
         if messages or until is None:
             return messages
         key = LineKey(request.topic, request.group, request.ordered, request.broker, request.queue_id)
@@ -147,41 +150,13 @@ class Popper:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _admitted(
-        self, context: Context, request: Pop, config: GroupConfig | None = None
-    ) -> PopAttempt:
-        """The attempt for a pop; raises the error with which this topic or group refuses it now.
+    async def _admitted(self, context: Context, request: Pop) -> PopAttempt:
+        """The attempt for a pop; raises the error with which this topic or group refuses it now."""
+        route = await self._routes.of(request.topic)
+        return _attempt(context, request, await self._groups.of(request.group), route)
 
-        `config`: the group's settings of this moment, where they are known.
-        """
-        if request.max_messages < 1:
-            raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
-        if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
-            raise BadRequest(
-                f"an invisible time of {request.invisible_ms} ms is not possible, the longest is"
-                f" {LONGEST_INVISIBLE_MS} ms",
-                Fault.ILLEGAL_INVISIBLE_TIME,
-            )
-        route = self._routes.kept(request.topic) or await self._routes.of(request.topic)
-        config = config or await self._groups.of(request.group)
-        _check_topic(request.topic, request.group)
-        if not config.consume_enabled:
-            raise Forbidden(f"consumer group {config.name} is not allowed to consume")
-        readable = route.readable
-        if not readable:
-            raise Forbidden(f"topic {request.topic} is not readable")
-        brokers = [*readable]
-        if request.broker or request.queue_id >= 0:
-            brokers = [broker for broker in brokers if request.broker in ("", broker)]
-            if request.queue_id >= 0 and not route.mappings:
-                brokers = [broker for broker in brokers if request.queue_id < readable[broker].read_queues]
-            if not brokers:
-                where = f" at broker {shown(request.broker)}" if request.broker else ""
-                raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
-        return PopAttempt(context, request, config, route, brokers)
-
-    async def _first_look(self, want: PopAttempt, *, waits: bool) -> list[StoredMessage]:
-        """Pop from likely brokers; a waiting caller learns of the others by their notifications.
+    def _first_brokers(self, want: PopAttempt, *, waits: bool) -> list[str]:
+        """Those that likely have messages; a waiting caller learns of the others by their notifications.
 
         A repeated receive of an ordered group gets messages that it already holds, for which no broker
         sends a notification: it tries all brokers.
@@ -201,7 +176,7 @@ class Popper:
             brokers = [*due, *had]
         else:
             brokers = [*due, *had, *(broker for broker in rest if broker not in due)]
-        return await self.look(want, brokers)
+        return brokers
 
     async def look(self, want: PopAttempt, brokers: Sequence[str]) -> list[StoredMessage]:
         """Try one broker after the other until one returns messages; raises if no broker responds.
@@ -381,6 +356,33 @@ def _attempt_of(attempt_id: str) -> str:
     if len(text) <= _LONGEST_ATTEMPT_ID:
         return text.decode()
     return blake2b(text, digest_size=32).hexdigest()
+
+
+def _attempt(context: Context, request: Pop, config: GroupConfig, route: TopicRoute) -> PopAttempt:
+    """As `Popper._admitted`, with the settings of the group and the route of this moment."""
+    if request.max_messages < 1:
+        raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
+    if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
+        raise BadRequest(
+            f"an invisible time of {request.invisible_ms} ms is not possible, the longest is"
+            f" {LONGEST_INVISIBLE_MS} ms",
+            Fault.ILLEGAL_INVISIBLE_TIME,
+        )
+    _check_topic(request.topic, request.group)
+    if not config.consume_enabled:
+        raise Forbidden(f"consumer group {config.name} is not allowed to consume")
+    readable = route.readable
+    if not readable:
+        raise Forbidden(f"topic {request.topic} is not readable")
+    brokers = [*readable]
+    if request.broker or request.queue_id >= 0:
+        brokers = [broker for broker in brokers if request.broker in ("", broker)]
+        if request.queue_id >= 0 and not route.mappings:
+            brokers = [broker for broker in brokers if request.queue_id < readable[broker].read_queues]
+        if not brokers:
+            where = f" at broker {shown(request.broker)}" if request.broker else ""
+            raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
+    return PopAttempt(context, request, config, route, brokers)
 
 
 def _check_topic(topic: str, group: str) -> None:

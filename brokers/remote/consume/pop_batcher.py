@@ -43,7 +43,14 @@ class PopCaller:
 
     __slots__ = ("about", "asks", "got", "max_bytes", "most", "size", "want")
 
-    def __init__(self, want: PopAttempt, asks: int, max_bytes: int, about: float) -> None:
+    def __init__(
+        self,
+        want: PopAttempt,
+        asks: int,
+        max_bytes: int,
+        about: float,
+        got: asyncio.Future[list[StoredMessage]],
+    ) -> None:
         self.want = want
         self.asks = asks
         self.about = about
@@ -52,7 +59,7 @@ class PopCaller:
         self.max_bytes = max_bytes
         self.size = 0
         """Bytes of the bodies that it was dealt."""
-        self.got: asyncio.Future[list[StoredMessage]] = asyncio.get_running_loop().create_future()
+        self.got = got
 
 
 class Batch:
@@ -149,6 +156,7 @@ class PopBatcher:
         """In the order in which they were asked; those that were given up are in `_late`."""
         self._late: set[Batch] = set()
         self._timer: Timer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<PopBatcher under way {len(self._under_way)} late {len(self._late)}>"
@@ -160,7 +168,10 @@ class PopBatcher:
 
         A caller who is cancelled holds nothing. Raises what the broker fails with, or BrokerTimeout.
         """
-        taker = PopCaller(want, asks, max_bytes, size)
+        loop = self._loop
+        if loop is None:  # to find it costs a call of the system before Python 3.12
+            loop = self._loop = asyncio.get_running_loop()
+        taker = PopCaller(want, asks, max_bytes, size, loop.create_future())
         self._join(taker, broker)
         try:
             return await taker.got

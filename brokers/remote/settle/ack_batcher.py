@@ -90,6 +90,7 @@ class AckBatcher:
         self._rooms: dict[str, asyncio.Semaphore] = {}
         """By broker, for `_MOST_AT_ONCE`."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<AckBatcher under way {len(self._tasks)}>"
@@ -99,7 +100,9 @@ class AckBatcher:
 
         It fails only with a fault of this program.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
+        if loop is None:  # to find it costs a call of the system before Python 3.12
+            loop = self._loop = asyncio.get_running_loop()
         if not self._parts:
             loop.call_soon(self._flush)
         done: asyncio.Future[list[GatewayError | None]] = loop.create_future()

@@ -93,11 +93,14 @@ class Deliveries:
             # A broker makes each queue that it is told, with a file of 6 MB, and keeps it.
             raise IllegalReceipt(handle, f"no broker has a revive queue {receipt.revive_queue}")
         broker = receipt.broker
-        queues = next((data for data in route.queues if data.broker == broker), None)
-        if queues is None:
+        for queues in route.queues:
+            if queues.broker == broker:
+                break
+        else:
             if route.broker(broker) is None and self._routes.clusters.get(broker) is None:
                 raise IllegalReceipt(handle, "no broker of that name is known", NO_BROKER)
-        elif (
+            return
+        if (
             receipt.topic_type == OF_TOPIC
             and not route.mappings
             and receipt.queue_id >= max(queues.read_queues, queues.write_queues)

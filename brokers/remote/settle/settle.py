@@ -30,6 +30,7 @@ from popgate.errors import (
 )
 from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.model import GroupConfig
+from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.records import decode_record
 
@@ -60,6 +61,17 @@ class Settlement:
         known = context.group
         if (known is None or known.name != group) and self._groups.kept(group) is None:
             await self._groups.of(group)
+        if len(receipts) == 1:
+            # Without the lists and tables for what several have in common.
+            judged = self._judge(topic, group, receipts[0], route)
+            if isinstance(judged, GatewayError):
+                return [judged]
+            self._deliveries.finished.add(judged.handle)
+            outcomes = await self._deliveries.acking.finish(judged.receipt.broker, [judged])
+            self._note(judged, outcomes[0])
+            if outcomes[0] is None:
+                self._deliveries.acknowledged.add(judged.handle)
+            return _told(outcomes)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
         checked: set[tuple[object, ...]] = set()
@@ -101,15 +113,33 @@ class Settlement:
             outcomes = await done
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
                 results[at] = outcome
-                if outcome is None:
-                    if ack.receipt.ordered:
-                        self._deliveries.ordered.finished(topic, group, ack.receipt)
-                elif isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
-                    self._deliveries.finished.discard(ack.handle)
+                self._note(ack, outcome)
             self._deliveries.acknowledged.add_all(
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )
         return _told(results)
+
+    def _judge(self, topic: str, group: str, handle: str, route: TopicRoute) -> Ack | GatewayError:
+        """What is to be sent for a handle, or why it is refused."""
+        deliveries = self._deliveries
+        try:
+            receipt = parse_receipt(handle)
+            deliveries.check_place(receipt, handle, topic, group, route)
+        except IllegalReceipt as error:
+            return error
+        if handle in deliveries.replaced and handle not in deliveries.unsure:
+            return ReceiptExpired(handle, "its invisible time was changed, or it was given back")
+        if deliveries.is_over(topic, group, receipt) and handle not in deliveries.acknowledged:
+            return ReceiptExpired(handle)
+        return Ack(topic, group, receipt, handle)
+
+    def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
+        """Keep what the outcome of an acknowledgement says of the delivery."""
+        if outcome is None:
+            if ack.receipt.ordered:
+                self._deliveries.ordered.finished(ack.topic, ack.group, ack.receipt)
+        elif isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
+            self._deliveries.finished.discard(ack.handle)
 
     async def change_invisible(
         self,

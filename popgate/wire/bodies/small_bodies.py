@@ -184,7 +184,7 @@ def encode_assignments(assignments: Iterable[Assignment]) -> bytes:
     return dumps({"messageQueueAssignments": [each.table() for each in assignments]})
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, init=False)
 class BatchAck:
     """The acknowledgement of messages of one check point: same queue, same pop, same start.
 
@@ -201,6 +201,29 @@ class BatchAck:
     pop_ms: int
     invisible_ms: int
     offsets: tuple[int, ...]
+
+    # Written out, because mypyc does not compile what a dataclass makes: there may be one for every message.
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        retry: int,
+        start: int,
+        queue_id: int,
+        revive_queue: int,
+        pop_ms: int,
+        invisible_ms: int,
+        offsets: tuple[int, ...],
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.retry = retry
+        self.start = start
+        self.queue_id = queue_id
+        self.revive_queue = revive_queue
+        self.pop_ms = pop_ms
+        self.invisible_ms = invisible_ms
+        self.offsets = offsets
 
     @classmethod
     def read(cls, part: Mapping[str, Any]) -> BatchAck:

@@ -72,6 +72,8 @@ def read_receive(data: bytes) -> PlainReceive | None:
         like = _known_receive(known)
     except (DecodeError, GatewayError, _NamespacedError):
         return None
+    if not attempt_id and like.wait_s is not None:  # nothing of it is filled in
+        return PlainReceive(data, like)
     receive = Receive(
         like.topic,
         like.group,

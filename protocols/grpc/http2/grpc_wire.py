@@ -160,7 +160,7 @@ class GrpcWire(HeldRequests):
             self.send_headers(stream, HEADERS + block, end=True)
 
     def is_open(self, stream: Stream) -> bool:
-        return self.streams.get(stream.id) is stream and stream.trailers is None
+        return not stream.over and stream.trailers is None
 
     def _check_open(self, stream: Stream) -> None:
         if not self.is_open(stream):

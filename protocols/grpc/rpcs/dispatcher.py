@@ -254,19 +254,7 @@ class RpcDispatcher:
         is written.
         """
         began = self._clock.monotonic()
-        code = _GONE
-        try:
-            code = await self._streamed(method, request, call, answers, began)
-        finally:
-            self.calls.answered(method.name, code, self._clock.monotonic() - began)
-        if code not in _FINE:
-            self.calls.refused(*names_of(request))
-        return code
-
-    async def _streamed(
-        self, method: Streamed, request: Request, call: Call, answers: ResponseStream[Any], began: float
-    ) -> str:
-        """The name of the code that was sent."""
+        name = _GONE
         context = open_context(call, began)
         held = context.allowance = self._budgets.allowance(context.connection)
         status: pb.Status | None = None
@@ -294,9 +282,13 @@ class RpcDispatcher:
                 code = bug.code
                 with suppress(BrokenStream):
                     await answers.write(method.answer(status=bug))
+            name = _CODES.get(code, "OTHER")
         finally:
             held.release()
-        return _CODES.get(code, "OTHER")
+            self.calls.answered(method.name, name, self._clock.monotonic() - began)
+        if name not in _FINE:
+            self.calls.refused(*names_of(request))
+        return name
 
     async def telemetry(self, commands: TelemetryChannel, call: Call) -> None:
         """Raises CallFailed."""

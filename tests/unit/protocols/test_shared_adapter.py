@@ -55,15 +55,19 @@ async def adapter_context(tmp_path: Path, papers: Papers) -> AsyncIterator[Adapt
     yield AdapterContext(
         processor,
         clock,
-        calls=metrics,
-        connections=metrics.connections,
-        remoting_connections=metrics.remoting_connections,
-        sniffing=metrics.sniffing,
+        calls=metrics.counters,
+        connections=metrics.counters.connections,
+        remoting_connections=metrics.counters.remoting_connections,
+        sniffing=metrics.counters.sniffing,
         certificate=Certificate(*papers.pair("gateway")),
     )
     await processor.stop()
     await broker.stop()
-    of = (metrics.connections.open, metrics.remoting_connections.open, metrics.sniffing.open)
+    of = (
+        metrics.counters.connections.open,
+        metrics.counters.remoting_connections.open,
+        metrics.counters.sniffing.open,
+    )
     assert of == (0, 0, 0)
 
 

@@ -295,6 +295,7 @@ class SendHalf:
     def _forget(self, stream: Stream, *, cut: bool) -> None:
         """Overridden by who keeps more of a stream."""
         number = stream.id
+        stream.over = True
         self.streams.pop(number, None)
         if stream.pending is not None:
             self.waiting_bytes -= stream.pending_bytes

@@ -21,6 +21,7 @@ class Stream:
         "held",
         "id",
         "message",
+        "over",
         "pending",
         "pending_bytes",
         "received",
@@ -42,6 +43,8 @@ class Stream:
         self.head: Head | None = None
         self.ended = False
         """The peer sends no more."""
+        self.over = False
+        """Both sides ended it, or it was cut off: it is none of its connection's any more."""
         self.answered = False
         """Our headers went out."""
         self.body: bytearray | None = None

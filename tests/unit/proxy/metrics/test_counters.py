@@ -24,18 +24,18 @@ def told(metrics: Metrics) -> dict[tuple[str, Labels], float]:
 
 
 def test_metrics_are_an_observer() -> None:
-    observer: Observer = Metrics()
+    observer: Observer = Metrics().counters
     observer.sent("orders", 3, 300, 0.002)
 
 
 def test_scenario_13_requests_errors_and_durations_are_told_by_operation() -> None:
     metrics = Metrics()
-    metrics.sent("orders", 3, 300, 0.002)
-    metrics.sent("orders", 1, 50, 0.2)
-    metrics.received("orders", "billing", 2, 100, 0.01)
-    metrics.received("orders", "billing", 0, 0, 5.0)
-    metrics.acked("orders", "billing", 2, 1, 0.001)
-    metrics.failed("send", Fault.BODY_TOO_LARGE)
+    metrics.counters.sent("orders", 3, 300, 0.002)
+    metrics.counters.sent("orders", 1, 50, 0.2)
+    metrics.counters.received("orders", "billing", 2, 100, 0.01)
+    metrics.counters.received("orders", "billing", 0, 0, 5.0)
+    metrics.counters.acked("orders", "billing", 2, 1, 0.001)
+    metrics.counters.failed("send", Fault.BODY_TOO_LARGE)
     found = told(metrics)
     assert found["popgate_messages_sent_total", (("topic", "orders"),)] == 4
     assert found["popgate_bytes_sent_total", (("topic", "orders"),)] == 350
@@ -52,19 +52,19 @@ def test_scenario_13_requests_errors_and_durations_are_told_by_operation() -> No
 def test_every_observation_shows_up() -> None:
     metrics = Metrics()
     before = told(metrics)
-    metrics.pulled("t", "", 1, 1, 0.1)
-    metrics.pulled("t", "", 0, 0, 0.1)
-    metrics.changed("t", "g", 0.1)
-    metrics.dead_lettered("t", "g")
-    metrics.returned("t", "g", 2)
-    metrics.renewed("t", "g", 3)
-    metrics.released("t", "g", 4)
-    metrics.recalled("t")
-    metrics.ended("t", Resolution.COMMIT, 0.1)
-    metrics.ended("t", Resolution.ROLLBACK, 0.1)
-    metrics.checked("t", True)
-    metrics.checked("t", False)
-    metrics.created("topic", "t")
+    metrics.counters.pulled("t", "", 1, 1, 0.1)
+    metrics.counters.pulled("t", "", 0, 0, 0.1)
+    metrics.counters.changed("t", "g", 0.1)
+    metrics.counters.dead_lettered("t", "g")
+    metrics.counters.returned("t", "g", 2)
+    metrics.counters.renewed("t", "g", 3)
+    metrics.counters.released("t", "g", 4)
+    metrics.counters.recalled("t")
+    metrics.counters.ended("t", Resolution.COMMIT, 0.1)
+    metrics.counters.ended("t", Resolution.ROLLBACK, 0.1)
+    metrics.counters.checked("t", True)
+    metrics.counters.checked("t", False)
+    metrics.counters.created("topic", "t")
     found = told(metrics)
     events = {
         labels[0][1]: value for (name, labels), value in found.items() if "message_events_total" in name
@@ -96,8 +96,8 @@ def test_every_observation_shows_up() -> None:
 def test_a_duration_falls_into_every_bucket_that_reaches_it() -> None:
     metrics = Metrics()
     for bound in BUCKETS:
-        metrics.changed("t", "g", bound)
-    metrics.changed("t", "g", 1e6)
+        metrics.counters.changed("t", "g", bound)
+    metrics.counters.changed("t", "g", 1e6)
     found = told(metrics)
     operation = ("operation", "change_invisible")
     for at, bound in enumerate(BUCKETS):
@@ -109,8 +109,8 @@ def test_a_duration_falls_into_every_bucket_that_reaches_it() -> None:
 def test_scenario_24_label_values_are_bounded_also_with_a_hundred_thousand_topics() -> None:
     metrics = Metrics(max_topics=10, max_groups=10)
     for number in range(100_000):
-        metrics.sent(f"topic-{number}", 1, 1, 0.0)
-        metrics.received(f"topic-{number}", "g", 1, 1, 0.0)
+        metrics.counters.sent(f"topic-{number}", 1, 1, 0.0)
+        metrics.counters.received(f"topic-{number}", "g", 1, 1, 0.0)
     found = told(metrics)
     topics = {dict(labels)["topic"] for name, labels in found if name == "popgate_messages_sent_total"}
     assert topics == {*(f"topic-{number}" for number in range(10)), OTHER}
@@ -121,7 +121,7 @@ def test_scenario_24_label_values_are_bounded_also_with_a_hundred_thousand_topic
 def test_a_topic_with_figures_of_its_own_keeps_them_when_the_bound_is_reached() -> None:
     metrics = Metrics(max_topics=1)
     for topic in ("first", "second", "first"):
-        metrics.sent(topic, 1, 0, 0.0)
+        metrics.counters.sent(topic, 1, 0, 0.0)
     assert told(metrics)["popgate_messages_sent_total", (("topic", "first"),)] == 2
 
 
@@ -135,26 +135,26 @@ def test_figures_and_the_process_are_told() -> None:
 
 def test_hostile_names_do_not_break_the_format() -> None:
     metrics = Metrics()
-    metrics.sent('a"b\\c\nd', 1, 0, 0.0)
+    metrics.counters.sent('a"b\\c\nd', 1, 0, 0.0)
     assert told(metrics)["popgate_messages_sent_total", (("topic", 'a"b\\c\nd'),)] == 1
 
 
 def test_two_gateways_in_one_process_do_not_share_figures() -> None:
     one, other = Metrics(), Metrics()
-    one.sent("t", 1, 0, 0.0)
+    one.counters.sent("t", 1, 0, 0.0)
     assert ("popgate_messages_sent_total", (("topic", "t"),)) not in told(other)
 
 
 def test_what_groups_do_is_told_by_topic_and_group() -> None:
     metrics = Metrics()
-    metrics.received("t", "g", 0, 0, 1.0)
-    metrics.received("t", "g", 2, 9, 1.0)
-    metrics.changed("t", "g", 0.1)
-    metrics.renewed("t", "g", 3)
-    metrics.released("t", "g", 4)
-    metrics.returned("t", "g", 5)
-    metrics.dead_lettered("t", "g")
-    metrics.acked("t", "g", 1, 6, 0.002)
+    metrics.counters.received("t", "g", 0, 0, 1.0)
+    metrics.counters.received("t", "g", 2, 9, 1.0)
+    metrics.counters.changed("t", "g", 0.1)
+    metrics.counters.renewed("t", "g", 3)
+    metrics.counters.released("t", "g", 4)
+    metrics.counters.returned("t", "g", 5)
+    metrics.counters.dead_lettered("t", "g")
+    metrics.counters.acked("t", "g", 1, 6, 0.002)
     found = told(metrics)
     both = (("group", "g"), ("topic", "t"))
     wanted = {
@@ -173,8 +173,8 @@ def test_what_groups_do_is_told_by_topic_and_group() -> None:
 
 def test_scenario_13_calls_are_told_by_method_and_code() -> None:
     metrics = Metrics()
-    metrics.answered("SendMessage", "OK", 0.002)
-    metrics.answered("SendMessage", "MESSAGE_BODY_TOO_LARGE", 0.001)
+    metrics.counters.answered("SendMessage", "OK", 0.002)
+    metrics.counters.answered("SendMessage", "MESSAGE_BODY_TOO_LARGE", 0.001)
     found = told(metrics)
     assert found["popgate_rpc_duration_seconds_count", (("method", "SendMessage"),)] == 2
     assert found["popgate_rpc_answers_total", (("code", "OK"), ("method", "SendMessage"))] == 1
@@ -184,7 +184,7 @@ def test_connections_and_what_they_may_not_do_are_told() -> None:
     metrics = Metrics()
     before = told(metrics)
     assert before["popgate_grpc_connections_refused_total", ()] == 0
-    observer: ConnectionObserver = metrics.connections
+    observer: ConnectionObserver = metrics.counters.connections
     for _ in range(3):
         observer.opened()
     observer.closed()
@@ -216,7 +216,7 @@ def test_connections_and_what_they_may_not_do_are_told() -> None:
 
 def test_connections_of_remoting_clients_are_told_apart() -> None:
     metrics = Metrics()
-    observer: ConnectionObserver = metrics.remoting_connections
+    observer: ConnectionObserver = metrics.counters.remoting_connections
     observer.opened()
     observer.calls(5)
     observer.turned_away()
@@ -239,23 +239,23 @@ def test_connections_of_remoting_clients_are_told_apart() -> None:
 
 def test_a_refused_name_takes_up_no_room() -> None:
     metrics = Metrics(max_topics=2, max_groups=2)
-    metrics.sent("known", 1, 1, 0.0)
-    metrics.refused("known", "")
-    metrics.refused("stranger", "")
-    metrics.refused("known", "stranger")
-    metrics.refused("", "")
+    metrics.counters.sent("known", 1, 1, 0.0)
+    metrics.counters.refused("known", "")
+    metrics.counters.refused("stranger", "")
+    metrics.counters.refused("known", "stranger")
+    metrics.counters.refused("", "")
     found = told(metrics)
     assert found["popgate_topic_failures_total", (("topic", "known"),)] == 1
     assert found["popgate_topic_failures_total", (("topic", OTHER),)] == 1
     assert found["popgate_group_failures_total", (("group", OTHER), ("topic", OTHER))] == 1
-    metrics.sent("second", 1, 1, 0.0)
+    metrics.counters.sent("second", 1, 1, 0.0)
     assert told(metrics)["popgate_messages_sent_total", (("topic", "second"),)] == 1
 
 
 async def test_a_large_scrape_tells_the_same_as_a_small_one() -> None:
     metrics = Metrics(figures=lambda: {"ready": 1})
     for number in range(60):
-        metrics.sent(f"t{number}", 1, 1, 0.001)
+        metrics.counters.sent(f"t{number}", 1, 1, 0.001)
     scraped = text_string_to_metric_families((await metrics.scrape()).decode())
     expected = text_string_to_metric_families(metrics.text().decode())
     steady = "process_", "python_gc_"
@@ -269,7 +269,7 @@ async def test_a_sum_over_processes_does_not_fall_when_one_has_nothing_to_count(
     """Its clients have come to another one: what falls looks to Prometheus as if that had begun anew."""
     now = 0.0
     before, after = (Metrics(forget_s=100.0, now=lambda: now, added=True) for _ in range(2))
-    before.sent("orders", 5, 500, 0.01)
+    before.counters.sent("orders", 5, 500, 0.01)
 
     async def sent() -> float:
         total = Sum()
@@ -279,6 +279,6 @@ async def test_a_sum_over_processes_does_not_fall_when_one_has_nothing_to_count(
         return float(line.rpartition(" ")[2])
 
     for count in range(1, 11):
-        after.sent("orders", 1, 100, 0.01)
+        after.counters.sent("orders", 1, 100, 0.01)
         now += 30.0
         assert await sent() == 5 + count

@@ -92,10 +92,10 @@ def test_only_what_must_not_go_back_lasts() -> None:
 def test_the_sum_of_one_scrape_says_what_the_scrape_said() -> None:
     metrics = Metrics()
     metrics.figures = lambda: {"clients": 3, "of_another_broker": 2, "broker_store_writes_total": 9}
-    metrics.sent("orders", 5, 500, 0.01)
-    metrics.received("orders", "g", 2, 200, 0.02)
-    metrics.failed("send", Fault.INTERNAL)
-    metrics.answered("SendMessage", "OK", 0.01)
+    metrics.counters.sent("orders", 5, 500, 0.01)
+    metrics.counters.received("orders", "g", 2, 200, 0.02)
+    metrics.counters.failed("send", Fault.INTERNAL)
+    metrics.counters.answered("SendMessage", "OK", 0.01)
     text = metrics.text().decode()
     total = Sum()
     total.add(text)

@@ -425,7 +425,10 @@ ROOMS = st.tuples(st.integers(1, 40), st.integers(1, 300))
 def test_what_is_dealt(rooms: list[tuple[int, int]], sizes: list[int]) -> None:
     async def dealt() -> tuple[list[PopCaller], list[list[StoredMessage]], int, list[StoredMessage]]:
         world = World(MovableClock())
-        takers = [PopCaller(world.want(most), most, max_bytes, SIZE) for most, max_bytes in rooms]
+        takers = [
+            PopCaller(world.want(most), most, max_bytes, SIZE, asyncio.get_running_loop().create_future())
+            for most, max_bytes in rooms
+        ]
         messages = [cast("StoredMessage", Item(at, bytes(size))) for at, size in enumerate(sizes)]
         return takers, *deal(messages, takers), messages
 
