@@ -51,6 +51,8 @@ class LogReader:
     def read(self, queue: QueueState, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Records with begin <= offset < end, in order, as (offset, record). Never keep it over an await."""
         end = min(end, queue.visible)
+        if begin >= end:
+            return  # a look-up may have kept a block that is written and not yet visible
         block = self._recent.get(queue)
         if block is not None and block.first <= begin <= block.last:
             yield from _pairs(block, max(begin, queue.minimum), end)
@@ -81,6 +83,8 @@ class LogReader:
         them, too.
         """
         end = min(end, queue.visible)
+        if begin >= end:
+            return  # as in `read`
         block = self._recent.get(queue)
         if block is not None and block.first <= begin <= block.last:
             yield block.value
