@@ -79,15 +79,15 @@ class LogReader:
     def values(self, queue: QueueState, begin: int, end: int) -> Iterator[bytes]:
         """What is stored of the same records, each a record or a block of several, in less time than `read`.
 
-        The first block may begin before `begin`, the last one end behind `end`. What cannot be read ends
-        them, too.
+        The last block may end behind `end`; the first one may begin before `begin` when it is read from the
+        store, but not when it was kept. What cannot be read ends them, too.
         """
         end = min(end, queue.visible)
         if begin >= end:
             return  # as in `read`
         block = self._recent.get(queue)
         if block is not None and block.first <= begin <= block.last:
-            yield block.value
+            yield block.rest(begin)
             begin = block.last + 1
         if begin >= end:
             return
@@ -95,7 +95,7 @@ class LogReader:
         # Who has enough asks for no more. This is not read when the last record has an entry.
         block = self._block_with(queue, end - 1)
         if block is not None:
-            yield block.value
+            yield block.rest(begin)
 
     # -- inside -------------------------------------------------------------------------------
 
