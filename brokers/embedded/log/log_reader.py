@@ -13,7 +13,7 @@ from brokers.embedded.storage.store import Store
 _FEW: Final = 4
 """So many records cost less one by one than a scan does to begin."""
 _KEPT: Final = 64
-"""Queues whose block that was read last is kept, 2 MiB at most: those who go on read from it."""
+"""Queues whose block that was read last is kept, 3 MiB at most: those who go on read from it."""
 
 
 class LogReader:
