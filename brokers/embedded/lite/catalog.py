@@ -291,7 +291,7 @@ class LiteCatalog:
         if spot is None:
             return None
         queue_id, offset = unpack_spot(spot)
-        record = self._log.get(topic, queue_id, offset) if queue_id < len(topic.queues) else None
+        record = self._log.get(topic, queue_id, offset)
         decoded = self._log.decoded(topic, queue_id, offset, record) if record is not None else None
         return (record, decoded) if record is not None and decoded is not None else None
 

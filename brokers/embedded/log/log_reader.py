@@ -13,7 +13,7 @@ from brokers.embedded.storage.store import Store
 _FEW: Final = 4
 """So many records cost less one by one than a scan does to begin."""
 _KEPT: Final = 64
-"""Queues whose block that was read last is kept, 2 MiB at most: those who go on read from it."""
+"""Queues whose block that was read last is kept, 3 MiB at most: those who go on read from it."""
 
 
 class LogReader:
@@ -51,6 +51,8 @@ class LogReader:
     def read(self, queue: QueueState, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Records with begin <= offset < end, in order, as (offset, record). Never keep it over an await."""
         end = min(end, queue.visible)
+        if begin >= end:
+            return  # a look-up may have kept a block that is written and not yet visible
         block = self._recent.get(queue)
         if block is not None and block.first <= begin <= block.last:
             yield from _pairs(block, max(begin, queue.minimum), end)
@@ -77,13 +79,15 @@ class LogReader:
     def values(self, queue: QueueState, begin: int, end: int) -> Iterator[bytes]:
         """What is stored of the same records, each a record or a block of several, in less time than `read`.
 
-        The first block may begin before `begin`, the last one end behind `end`. What cannot be read ends
-        them, too.
+        The last block may end behind `end`; the first one may begin before `begin` when it is read from the
+        store, but not when it was kept. What cannot be read ends them, too.
         """
         end = min(end, queue.visible)
+        if begin >= end:
+            return  # as in `read`
         block = self._recent.get(queue)
         if block is not None and block.first <= begin <= block.last:
-            yield block.value
+            yield block.rest(begin)
             begin = block.last + 1
         if begin >= end:
             return
@@ -91,7 +95,7 @@ class LogReader:
         # Who has enough asks for no more. This is not read when the last record has an entry.
         block = self._block_with(queue, end - 1)
         if block is not None:
-            yield block.value
+            yield block.rest(begin)
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@
 | topics   | topic name                                 | JSON: id, settings                        |
 | groups   | group name                                 | JSON: id, settings                        |
 | floors   | topic id, queue                            | first offset kept (written by retention)  |
-| messages | topic id, queue, offset of the last record | records, in RocketMQ's stored layout      |
+| messages | topic id, queue, offset of the last record | a record in RocketMQ's stored layout, or  |
+|          |                                            | several: see `record_blocks`              |
 | index    | hour, topic id, hash, queue, offset        | nothing                                   |
 |          | hour, topic id, highest, queue, offset     | a block: checksums of a batch's ids, keys |
 | timers   | due ms, hash of id, sequence               | topic id, queue, then the record          |

@@ -58,6 +58,10 @@ class RecordBlock:
         at = offset - self.first
         return self.value[self._starts[at] : self._starts[at + 1]]
 
+    def rest(self, offset: int) -> bytes:
+        """Those from an offset on, one behind the other."""
+        return self.value[self._starts[max(offset - self.first, 0)] :]
+
     def records(self, begin: int, end: int) -> list[bytes]:
         """Those with begin <= offset < end."""
         value = self.value

@@ -148,7 +148,7 @@ def _lz4_frames() -> Any:
     try:
         import lz4.frame
     except ImportError as error:
-        raise Unsupported("an lz4 body without the package lz4 (install popgate[fast])") from error
+        raise Unsupported("an lz4 body without the package lz4 (install lz4)") from error
     return lz4.frame
 
 

@@ -192,6 +192,37 @@ async def test_a_batch_has_one_block_in_the_index_unless_it_is_small(
         assert places_in(block, text_hash(b"k", b"key 3")) == [3]
 
 
+@pytest.mark.parametrize("behind", [0, 3])
+async def test_a_batch_that_was_looked_up_early_is_not_read_before_its_sync(make_parts, behind) -> None:
+    """A look-up by id finds what is written already. Readers get it when it can no more be lost."""
+    parts = make_parts(durability=Durability.SYNC)
+    topic = await parts.topic()
+    add_packed(parts, topic, [b"id"] * 9, [()] * 9)
+    await parts.store.commit()
+    seen = []
+
+    def look() -> None:
+        seen.append(parts.log.get(topic, 0, 17) is not None)
+        seen.append([*parts.log.values(topic, 0, 9 + behind, 20)])
+        seen.append([*parts.log.read(topic, 0, 9 + behind, 20)])
+
+    add_packed(parts, topic, [b"id"] * 9, [()] * 9)
+    parts.store.on_syncing = look
+    await asyncio.wait_for(parts.store.commit(), 10)
+    assert seen == [True, [], []]
+    assert [offset for offset, _ in parts.log.read(topic, 0, 12, 20)] == [12, 13, 14, 15, 16, 17]
+
+
+async def test_who_goes_on_within_a_block_is_given_only_what_is_left_of_it(parts) -> None:
+    """Else small pulls from a large block would look at all before them again."""
+    topic = await parts.topic()
+    add_packed(parts, topic, [b"id"] * 9, [()] * 9)
+    await parts.store.commit()
+    records = parts.log.get_many(topic, 0, range(9))
+    for begin, end in ((0, 3), (3, 5), (5, 9)):
+        assert [*parts.log.values(topic, 0, begin, end)] == [b"".join(records[begin:])]
+
+
 @pytest.mark.parametrize("count", [2, LEAST])
 async def test_a_batch_the_index_cannot_tell_of_takes_no_place(parts, count) -> None:
     topic = await parts.topic()
