@@ -358,7 +358,7 @@ class MessagingProcessor:
 
     def check_account(self, context: Context, client: ClientHandle) -> None:
         """Raises Forbidden for an account that may not speak for a client that is known."""
-        check_account(self._core.permit, context, client)
+        check_account(self._core.permit, context, client, self.clients.topics_of(client))
 
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
         """The client ends: remove it, and free what it held where that is safe. Returns it, if known.
@@ -366,7 +366,9 @@ class MessagingProcessor:
         `group`: the group that it names. Raises IllegalGroup, Forbidden, and BadRequest if it is in another.
         """
         handle = self.clients.get(context.client_id)
-        check_goodbye(self._core.permit, context, handle, group)
+        if handle is not None:
+            self.check_account(context, handle)
+        check_goodbye(handle, group)
         if handle is not None:
             self.auto_renewal.seen(context)
             self.clients.unregister(context.client_id)

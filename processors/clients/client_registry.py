@@ -259,14 +259,12 @@ class ClientRegistry:
 
     def disconnected(self, handle: ClientHandle) -> None:
         """The stream of this handle ended unannounced; the client stays registered until it expires."""
-        entry = self._entries.get(handle.key)
-        if entry is not None and entry.handle is handle:
+        if self.get(handle.key) is handle:
             self.on_leave(handle, False)
 
     def touch(self, key: str, now: float) -> bool:
         """A heartbeat; whether the client is known."""
-        entry = self._entries.get(key)
-        if entry is None:
+        if (entry := self._entries.get(key)) is None:
             return False
         entry.seen = now
         return True
@@ -278,8 +276,7 @@ class ClientRegistry:
 
     def settled(self, key: str, outcome: LastSettled) -> None:
         """Kept until the client settles another delivery, or is forgotten."""
-        entry = self._entries.get(key)
-        if entry is not None:
+        if (entry := self._entries.get(key)) is not None:
             entry.settled = outcome
 
     def last_settled(self, key: str) -> LastSettled | None:
@@ -301,8 +298,7 @@ class ClientRegistry:
 
     def is_there(self, key: str) -> bool:
         """Whether there is proof that a known client lives: its stream, a poll, or a fresh heartbeat."""
-        entry = self._entries.get(key)
-        if entry is None:
+        if (entry := self._entries.get(key)) is None:
             return False
         fresh = self._clock.monotonic() - entry.seen < _FRESH_S
         return fresh or key in self._polls or entry.handle.alive
@@ -312,8 +308,7 @@ class ClientRegistry:
 
         Classic producers are asked by their groups, and heard of elsewhere.
         """
-        entry = self._entries.get(key)
-        if entry is None:
+        if (entry := self._entries.get(key)) is None:
             self._early.add(key, topic)
             return
         if topic in entry.topics or entry.handle.kind is not ClientKind.PRODUCER:
@@ -322,6 +317,11 @@ class ClientRegistry:
             entry.topics.add(topic)
             self._producers.setdefault(topic, {})[key] = entry.handle
             self.on_change(entry.handle, frozenset(entry.topics))
+
+    def topics_of(self, client: ClientHandle) -> Iterable[str]:
+        """Those that it names; of a producer that names none, those of `produces`."""
+        entry = self._entries.get(client.key)
+        return client.topics or (entry.topics if entry is not None else ())
 
     def producers_of(self, topic: str) -> list[ClientHandle]:
         """Producers of the topic, those asked last at the end."""

@@ -110,4 +110,4 @@ class Receiver:
         """What is renewed is held for a client, which polls show to be there, too. Raises Forbidden."""
         client = self._clients.get(context.client_id)
         if client is not None and client.group != group:
-            check_account(self._permit, context, client)
+            check_account(self._permit, context, client, self._clients.topics_of(client))

@@ -5,7 +5,7 @@ Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from popgate.context import Context
@@ -129,24 +129,22 @@ def is_rust(context: Context) -> bool:
     return context.language.upper() == "RUST"
 
 
-def check_account(permit: Callable[..., None], context: Context, client: ClientHandle) -> None:
-    """Raises Forbidden for an account that may not be that client: its id is only what the request says."""
+def check_account(
+    permit: Callable[..., None], context: Context, client: ClientHandle, topics: Iterable[str]
+) -> None:
+    """Raises Forbidden for an account that may not be that client: its id is only what the request says.
+
+    `topics`: those that it is asked about as a producer.
+    """
     if client.group:
         permit(context, Action.SUBSCRIBE, group=client.group)
     else:
-        for topic in client.topics:
+        for topic in topics:
             permit(context, Action.PUBLISH, topic=topic)
 
 
-def check_goodbye(
-    permit: Callable[..., None], context: Context, client: ClientHandle | None, group: str
-) -> None:
-    """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own.
-
-    Raises Forbidden as `check_account`.
-    """
-    if client is not None:
-        check_account(permit, context, client)
+def check_goodbye(client: ClientHandle | None, group: str) -> None:
+    """Raises IllegalGroup; BadRequest if a consumer announces its end for another group than its own."""
     if not group or (client is not None and not client.group):
         return
     check_group(group)

@@ -36,8 +36,6 @@ class _Bound:
     """Accepted connections that no process can take yet."""
     resting: bool = False
     """It is looked at again in a moment."""
-    identity: tuple[int, int] | None = None
-    """The identity of the socket's file."""
 
 
 class Doors:
@@ -73,17 +71,19 @@ class Doors:
         self._bound[number] = _Bound(door, sockets, only_held)
 
     def take_over(self, door: Door, descriptors: Sequence[int]) -> None:
-        """Adopt a door that was bound before the program was re-executed."""
+        """Adopt a door of the settings that was bound before the program was re-executed."""
+        self._adopt(door, descriptors)
+        if door.file is not None and identity_of(door.listen.path) == door.file:
+            with contextlib.suppress(OSError):  # it was removed just now, and nobody finds it any more
+                os.chmod(door.listen.path, mode_of(door.listen))
+
+    def _adopt(self, door: Door, descriptors: Sequence[int]) -> None:
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for link in sockets:
             link.setblocking(False)
             link.set_inheritable(False)
         only_held = door.number != ADMIN and listens_by_itself(door.listen)
-        bound = self._bound[door.number] = _Bound(door, sockets, only_held)
-        if door.listen.path:
-            bound.identity = identity_of(door.listen.path)
-            with contextlib.suppress(OSError):  # it was removed, and nobody finds it any more
-                os.chmod(door.listen.path, mode_of(door.listen))
+        self._bound[door.number] = _Bound(door, sockets, only_held)
 
     def keep_former(
         self, left: Iterable[tuple[Door, Sequence[int]]], waiting: Mapping[int, Sequence[int]] | None = None
@@ -94,17 +94,13 @@ class Doors:
         operators, at the address that is named now. `waiting`: connections of all doors, as `waiting` has
         them.
         """
-        named = {bound.door.listen.path for bound in self._bound.values()}
         for door, descriptors in left:
             if door.number == ADMIN:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 continue
-            self.take_over(door, descriptors)
-            former = self._bound[door.number]
-            former.former = True
-            if door.listen.path in named:
-                former.identity = None  # the path was bound anew, and the file is not its own
+            self._adopt(door, descriptors)
+            self._bound[door.number].former = True
         for number, connections in (waiting or {}).items():
             for descriptor in connections:
                 connection = socket.socket(fileno=descriptor)
@@ -185,7 +181,7 @@ class Doors:
         for link in bound.waiting:
             link.close()
         bound.waiting.clear()
-        remove(bound.door.listen.path, bound.identity)
+        remove(bound.door.listen.path, bound.door.file)
 
     def _watch(self, number: int) -> None:
         bound = self._bound.get(number)
@@ -254,7 +250,7 @@ def with_options(door: Door, url: str) -> Door | None:
         or listens_by_itself(asked) is not listens_by_itself(before)
     ):
         return None
-    return Door(door.number, url, replace(asked, port=door.listen.port))
+    return replace(door, url=url, listen=replace(asked, port=door.listen.port))
 
 
 def _bind_path(door: Door, *, only_held: bool) -> _Bound:
@@ -263,7 +259,7 @@ def _bind_path(door: Door, *, only_held: bool) -> _Bound:
         raise OSError(f"{door.address} cannot be shared by processes with this transport: set workers = 1")
     made = UnixSocket(door.listen.path, mode_of(door.listen))
     made.link.setblocking(False)
-    return _Bound(door, [made.link], only_held, identity=identity_of(made.path))
+    return _Bound(replace(door, file=identity_of(made.path)), [made.link], only_held)
 
 
 def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
@@ -290,8 +286,10 @@ def _bind(listen: Listen, *, shared: bool) -> list[socket.socket]:
 
 def _check_own(bound: _Bound) -> None:
     """Raises OSError where somebody took the path: as long as nobody listens, its file looks left behind."""
-    if bound.identity is not None and identity_of(bound.door.listen.path) != bound.identity:
-        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    file = identity_of(bound.door.listen.path) if bound.door.file is not None else None
+    if file != bound.door.file:
+        number = errno.ENOENT if file is None else errno.EADDRINUSE
+        raise OSError(number, os.strerror(number))
 
 
 def _sentence(address: str, error: OSError) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from popgate.sockets.unix_sockets import identity_of
 from protocols.adapter import parse_listen
 from proxy.announcement import write_out
 from proxy.supervision.doors import Doors
@@ -108,6 +109,7 @@ def load_anew(staying: SupervisorState, doors: Doors) -> NoReturn:
             [door.number, door.url, door.listen.port, [link.fileno() for link in links]]
             for door, links in held.values()
         ],
+        "files": [[number, door.file] for number, (door, _) in held.items() if door.file],
         "waiting": [[number, [link.fileno() for link in links]] for number, links in waiting.items()],
     }
     inherited: list[socket.socket | Channel] = [link for _, links in held.values() for link in links]
@@ -154,6 +156,7 @@ def stayed() -> SupervisorState | None:
     state = json.loads(file.read_text("utf-8"))
     file.unlink()
     members = [_member_in(member_state) for member_state in state["members"]]
+    files = dict(state.get("files", ()))
     return SupervisorState(
         folder=Path(folder),
         secret=bytes.fromhex(state["secret"]),
@@ -168,7 +171,7 @@ def stayed() -> SupervisorState | None:
         share_setting=state.get("share_setting"),
         members=members,
         doors=[
-            (Door(number, url, replace(parse_listen(url), port=port)), links)
+            (_door_in(number, url, port, files.get(number)), links)
             for number, url, port, links in state["doors"]
         ],
         waiting=dict(state.get("waiting", ())),
@@ -177,6 +180,13 @@ def stayed() -> SupervisorState | None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _door_in(number: int, url: str, port: int, file: list[int] | None) -> Door:
+    listen = parse_listen(url)
+    # An older version does not name the file.
+    identity = (file[0], file[1]) if file else identity_of(listen.path)
+    return Door(number, url, replace(listen, port=port), identity)
 
 
 def _member_out(member: Member) -> dict[str, Any]:

@@ -39,11 +39,15 @@ class Stage(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Door:
-    """An address for clients. `url` is that of the settings; `listen` has the port that was chosen."""
+    """An address for clients. `url` is that of the settings; `listen` has the port that was chosen.
+
+    `file`: the identity of the file of a Unix domain socket.
+    """
 
     number: int
     url: str
     listen: Listen
+    file: tuple[int, int] | None = None
 
     @property
     def address(self) -> str:

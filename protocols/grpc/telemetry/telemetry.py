@@ -41,6 +41,8 @@ only once it has asked for the routes of all its topics, one by one, and knows n
 before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
+Account = tuple[Principal, tuple[str, ...]]
+"""With the names in the client's certificate: who has permissions by these alone is anonymous."""
 
 
 class TelemetryStream:
@@ -235,8 +237,8 @@ class TelemetryStream:
         return client_settings.merged(settings, context, processor.limits, config)
 
     @property
-    def account(self) -> Principal:
-        return self._context.principal
+    def account(self) -> Account:
+        return _account_of(self._context)
 
     def may_answer(self, topic: str) -> bool:
         """Whether the client may be asked about half messages of a topic that it says it publishes to."""
@@ -297,13 +299,19 @@ class TelemetryStream:
         return TelemetryCommand(status=OK, settings=answer)
 
 
+def _account_of(context: Context) -> Account:
+    return context.principal, context.certificate
+
+
 def check_account(processor: MessagingProcessor, context: Context) -> None:
     """Raises Forbidden for an account that may not speak for the known client of the id that it names.
 
     The account that sent its settings always may; another one has to have the permissions for what it does.
     """
     client = processor.clients.get(context.client_id)
-    if client is None or (isinstance(client, TelemetryClient) and client.stream.account == context.principal):
+    if client is None:
+        return
+    if isinstance(client, TelemetryClient) and client.stream.account == _account_of(context):
         return
     processor.check_account(context, client)
 

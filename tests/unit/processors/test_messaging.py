@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -564,6 +565,23 @@ async def test_good_bye_is_not_taken_from_another_account(
     assert processor.clients.get(context.client_id) is client
     assert processor.goodbye(replace(context, principal=Principal("anna"))) is client
     assert processor.clients.get(context.client_id) is None
+
+
+async def test_a_producer_that_names_no_topic_is_of_who_sent_with_its_id(
+    make_processor: Make, make_client: Any, context: Context
+) -> None:
+    """As the official client of Python does: it is asked about the topics of its transactions."""
+    processor = make_processor(policies=Policies(authorizer=Owners()))
+    client = make_client(context.client_id, ClientKind.PRODUCER)
+    anna, bert = (replace(context, principal=Principal(name)) for name in ("anna", "bert"))
+    processor.clients.register(client)
+    processor.check_account(bert, client)
+    processor.clients.produces(context.client_id, "anna-orders")
+    for speak in (partial(processor.check_account, bert, client), partial(processor.goodbye, bert)):
+        with pytest.raises(Forbidden):
+            speak()
+    processor.check_account(anna, client)
+    assert processor.goodbye(anna) is client
 
 
 @pytest.mark.parametrize("group", ["", "anna-readers"])

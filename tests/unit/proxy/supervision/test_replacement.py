@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import socket
@@ -207,6 +208,30 @@ def test_everything_is_there_again(
     theirs.close()
     member.channel.close()
     ours._end.detach()  # it was the same descriptor
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["this", "a version that does not tell"])
+def test_the_file_of_a_socket_is_known_again(
+    staying: SupervisorState, doors: Doors, monkeypatch: pytest.MonkeyPatch, socket_folder: Path, tells: bool
+) -> None:
+    def execve(*_: Any) -> None:
+        raise OSError("not now")
+
+    doors.bind(5, f"grpc+unix:{socket_folder}/s")
+    door, _ = doors.sockets()[5]
+    monkeypatch.setattr(os, "execve", execve)
+    with pytest.raises(OSError, match="not now"):
+        load_anew(staying, doors)
+    if not tells:
+        file = staying.folder / "staying"
+        state = json.loads(file.read_text())
+        del state["files"]
+        file.write_text(json.dumps(state))
+    monkeypatch.setenv(VARIABLE, str(staying.folder))
+    again = stayed()
+    assert again is not None
+    assert door.file is not None
+    assert again.doors[-1][0] == door
 
 
 @pytest.mark.parametrize(("role", "share"), [(Role.HOST, "unix:/a/broker"), (Role.WORKER, "")])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from popgate.sockets.unix_sockets import UnixSocket
 from proxy.app import CannotStart
 from proxy.config.settings import Settings
 from proxy.supervision import supervisor as module
@@ -294,8 +295,27 @@ def test_the_file_of_an_address_stays_whose_options_new_settings_change(
         supervisor._take_doors()
         supervisor._open()
         assert supervisor._doors.served == (named,)
+        assert path.stat().st_mode & 0o777 == 0o660
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
+
+
+def test_a_path_that_is_of_another_gateway_is_left_alone(supervisor: Supervisor, socket_folder: Path) -> None:
+    """The file was removed while it was served, and somebody else listens there now."""
+    path = socket_folder / "s"
+    before = left_behind(supervisor, f"grpc+unix:{path}")
+    path.unlink()
+    other = UnixSocket(str(path), 0o666)
+    other.link.listen()
+    supervisor._settings.__dict__["listen"] = (before.url,)
+    with serving(supervisor, before.number), closing(other.link):
+        supervisor._take_doors()
+        supervisor._open()
+        assert supervisor._doors.served == ()
+        assert path.stat().st_mode & 0o777 == 0o666
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        other.remove()
 
 
 def test_a_socket_that_is_served_takes_other_options(supervisor: Supervisor, socket_folder: Path) -> None:

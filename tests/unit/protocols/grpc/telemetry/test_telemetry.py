@@ -15,7 +15,7 @@ import pytest
 
 from popgate.clock import SystemClock
 from popgate.context import Context, Principal
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerUnavailable, Forbidden
 from popgate.kinds import Action, Credentials, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
@@ -30,7 +30,7 @@ from protocols.grpc.rpcs.dispatcher import STREAMED, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.telemetry.departures import KNOWN_S, SILENT_S
-from protocols.grpc.telemetry.telemetry import TelemetryStream
+from protocols.grpc.telemetry.telemetry import TelemetryStream, check_account
 from protocols.grpc.transport import BrokenStream
 from tests.support.waiting import until
 
@@ -552,6 +552,27 @@ async def test_no_command_is_kept_while_the_next_is_waited_for(gateway: Any, cli
     del command
     await TelemetryStream(Context(client_id="c"), kept, gateway.processor, gateway.clock).run(LongPolls())
     assert kept.keepers == 0
+
+
+class Bearers:
+    """An `Authorizer` that lets who has a certificate use what bears its name alone."""
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        return resource.name.startswith(context.certificate)
+
+
+async def test_accounts_may_be_certificates_alone(town: Any) -> None:
+    """All callers are anonymous then."""
+    gateway = await town.gateway(policies=Policies(authorizer=Bearers()))
+    anna, bert = (Context(client_id="c", certificate=(name,)) for name in ("anna", "bert"))
+    settings = pb.Settings(client_type=pb.PRODUCER)
+    settings.publishing.topics.add(name="anna-t")
+    settings.publishing.topics.add(name="bert-t")
+    channel = Kept(rpc.TelemetryCommand(settings=settings))
+    await TelemetryStream(anna, channel, gateway.processor, gateway.clock).run(LongPolls())
+    check_account(gateway.processor, anna)
+    with pytest.raises(Forbidden):
+        check_account(gateway.processor, bert)
 
 
 async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_forgotten_whole(
