@@ -55,12 +55,6 @@ class EagerTask:
 
     def start(self) -> None:
         """Take the first step, now; from within a task, as soon as the loop comes round."""
-        try:
-            # Rather than to ask for the current task, which is a function in Python before 3.12.
-            _enter_task(self._loop, self)  # type: ignore[arg-type]
-        except RuntimeError:
-            self._loop.call_soon(self._step, context=self._context)
-            return
         self._context.run(self._step, None, True)
 
     # -- what coroutines ask of the task that runs them -------------------------------------------
@@ -93,10 +87,17 @@ class EagerTask:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _step(self, wrong: BaseException | None = None, is_current: bool = False) -> None:
-        """`is_current`: the loop has it as its current task already."""
-        if not is_current:
+    def _step(self, wrong: BaseException | None = None, at_once: bool = False) -> None:
+        """`at_once`: nobody knows whether a task runs already."""
+        try:
             _enter_task(self._loop, self)  # type: ignore[arg-type]
+        except RuntimeError:
+            if not at_once:
+                raise
+            # Rather than to ask for the current task, which is a function in Python before 3.12.
+            self._loop.call_soon(self._step, context=self._context)
+            return
+        # From here on nothing fails before it is left again, else no task of the loop could go on.
         self._waits_for = None
         error: BaseException | None = None
         waits_for: Any = _OVER

@@ -404,15 +404,15 @@ def test_a_group_that_nobody_fetches_for_is_stuck(
 def test_failures_are_judged_by_all_requests_of_an_operation() -> None:
     """The metric of times counts those that went well, under several names for what came of them: without the
     others an operation that fails each time would not be told, and empty receives would count for none."""
-    metrics = Metrics()
-    metrics.sent("t", 1, 1, 0.1)
+    counters = Metrics().counters
+    counters.sent("t", 1, 1, 0.1)
     for count in (0, 1):
-        metrics.received("t", "g", count, 1, 0.1)
-        metrics.pulled("t", "g", count, 1, 0.1)
-    metrics.acked("t", "g", 1, 0, 0.1)
-    metrics.changed("t", "g", 0.1)
+        counters.received("t", "g", count, 1, 0.1)
+        counters.pulled("t", "g", count, 1, 0.1)
+    counters.acked("t", "g", 1, 0, 0.1)
+    counters.changed("t", "g", 0.1)
     for resolution in Resolution:
-        metrics.ended("t", resolution, 0.1)
+        counters.ended("t", resolution, 0.1)
     (group,) = of_kind("nodeport", "PrometheusRule")["spec"]["groups"]
     (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateRequestsFail"]
     failed, requests = rule["expr"].split("> 0.01 * ")
@@ -420,7 +420,7 @@ def test_failures_are_judged_by_all_requests_of_an_operation() -> None:
     assert "popgate_request_failures_total{" in requests
     found = re.search(r'"of", "\$1", "operation", "(.*?)"\)', requests)
     assert found is not None
-    names = {operation: re.fullmatch(found[1], operation) for operation, _ in metrics.operations()}
+    names = {operation: re.fullmatch(found[1], operation) for operation, _ in counters.operations()}
     assert {name and name[1] for name in names.values()} == {*judged.split("|")}
 
 

@@ -108,6 +108,7 @@ class Popper:
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
+        _check_request(request)
         config = context.group
         if config is None or config.name != request.group:
             config = self._groups.kept(request.group)
@@ -358,8 +359,8 @@ def _attempt_of(attempt_id: str) -> str:
     return blake2b(text, digest_size=32).hexdigest()
 
 
-def _attempt(context: Context, request: Pop, config: GroupConfig, route: TopicRoute) -> PopAttempt:
-    """As `Popper._admitted`, with the settings of the group and the route of this moment."""
+def _check_request(request: Pop) -> None:
+    """Raises BadRequest for a pop that cannot be."""
     if request.max_messages < 1:
         raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
     if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
@@ -368,6 +369,10 @@ def _attempt(context: Context, request: Pop, config: GroupConfig, route: TopicRo
             f" {LONGEST_INVISIBLE_MS} ms",
             Fault.ILLEGAL_INVISIBLE_TIME,
         )
+
+
+def _attempt(context: Context, request: Pop, config: GroupConfig, route: TopicRoute) -> PopAttempt:
+    """As `Popper._admitted`, with the settings of the group and the route of this moment."""
     _check_topic(request.topic, request.group)
     if not config.consume_enabled:
         raise Forbidden(f"consumer group {config.name} is not allowed to consume")

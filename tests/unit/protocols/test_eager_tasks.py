@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from protocols import eager_tasks
 from protocols.drain import LongPolls
 from protocols.eager_tasks import EagerTask
 
@@ -344,6 +345,35 @@ async def test_what_is_left_set_does_not_leak_to_who_started_it() -> None:
 
     loop.call_soon(begin)
     assert await seen == "nothing"
+
+
+class NoContext:
+    """For a context that cannot be entered, as when there is no memory left."""
+
+    def run(self, *_: object) -> None:
+        raise MemoryError
+
+
+async def test_one_that_cannot_start_keeps_no_other_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it was the loop's current task, no other could run ever again."""
+    loop = asyncio.get_running_loop()
+    current = loop.create_future()
+    with monkeypatch.context() as patched:
+        patched.setattr(eager_tasks, "copy_context", NoContext)
+        coroutine = turns()
+        running = EagerTask(coroutine, loop, lambda *_: None)
+    coroutine.close()
+
+    def begin() -> None:
+        with pytest.raises(MemoryError):
+            running.start()
+        task = asyncio.current_task()
+        if task is not None:
+            asyncio.tasks._leave_task(loop, task)  # so that this test fails, and does not hang
+        current.set_result(task)
+
+    loop.call_soon(begin)
+    assert await current is None
 
 
 class Odd:

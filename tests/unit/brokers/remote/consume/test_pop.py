@@ -766,6 +766,16 @@ async def test_what_cannot_be_is_refused(broker, shelves, request_of, fields):
     assert shelves.asked(RequestCode.POP_MESSAGE) == []
 
 
+@pytest.mark.parametrize("fields", [{"at_most": 0}, {"invisible_ms": 0}])
+async def test_for_what_cannot_be_nobody_is_asked(broker, shelves, request_of, fields):
+    """Else it fails with what they answer, and as something to try again where they do not answer."""
+    with pytest.raises(BadRequest):
+        await broker.pop(CONTEXT, request_of(topic="unknown", **fields))
+    with pytest.raises(BadRequest):
+        await broker.pop(CONTEXT, request_of(**fields))
+    assert shelves.asked(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == []
+
+
 async def test_a_group_that_is_switched_off_gets_nothing(broker, shelves, request_of):
     shelves.config["consumeEnable"] = False
     with pytest.raises(Forbidden):
