@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.beside.amounts import PARTS, QUICK, WORKS, Amounts, chosen_from, seconds_of
 from benchmarks.beside.driving import Load, build
 from benchmarks.beside.holding import Holding
-from benchmarks.beside.machine import doubts, facts
+from benchmarks.beside.machine import doubts, facts, slow_disk
 from benchmarks.beside.results import Results
 from benchmarks.beside.sides import OURS, TIERS, Town
 from benchmarks.beside.starting import plain, ready
@@ -67,6 +67,8 @@ def measure(
     load = Load(build())
     if broker:
         results.note("The broker had run before, and others may have used it at the same time.")
+    if "own" in tiers and "rate" in parts and not broker and (note := slow_disk(results.machine)):
+        results.note(note)
     for tier in tiers:
         town = Town(tier, serve, java=java, java_options=java_options, broker=broker, tree=compiled)
         with results.trying(f"{tier}"), town:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from proxy.config.handover import VARIABLE, taken_from
+from proxy.garbage_collection import load_quickly
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings
@@ -36,6 +37,7 @@ def main() -> None:
 
 def _serve() -> None:
     few_heaps()
+    load_quickly()
     settings = _settings()
     from proxy.config.error import SettingsWrong
     from proxy.running import CannotStart

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from proxy.announcement import say
 from proxy.app import CannotStart, build
 from proxy.config.error import SettingsWrong
+from proxy.garbage_collection import share_with_forks
 from proxy.lifetime.deadline import closing_s, lame_duck_s
 from proxy.lifetime.terminal import Terminal
 from proxy.logs import logger
@@ -96,9 +96,7 @@ class Supervisor:
         self._turning.on_signals(SIGNALS, self._signalled)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._reap()
-        # What is loaded by now stays for good, and is shared with the workers as long as nobody writes to it.
-        gc.collect()
-        gc.freeze()
+        share_with_forks()
         if self._staying.generation:
             _log.info("renewing", generation=self._staying.generation, workers=self._wanted)
         self._processes.ask()
