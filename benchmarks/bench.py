@@ -39,11 +39,10 @@ from benchmarks.beside.driving import Load, build
 from benchmarks.beside.holding import Holding
 from benchmarks.beside.machine import doubts, facts, slow_disk
 from benchmarks.beside.results import Results
-from benchmarks.beside.sides import OURS, TIERS, Town
+from benchmarks.beside.sides import OURS, TIERS, Town, compiled_copy
 from benchmarks.beside.starting import plain, ready
 from benchmarks.beside.table import Table
 from benchmarks.beside.working import Working
-from deploy.compile import differences
 from popgate.testing.rocketmq import Missing
 
 NAME = "beside-java-proxy"
@@ -130,7 +129,7 @@ def main() -> int:
     parser.add_argument("--java-options", default="", help="of the Java proxy's virtual machine, as above")
     parser.add_argument("--broker", default="", metavar="URL", help="a RocketMQ for the tier of its own")
     parser.add_argument(
-        "--compiled", type=Path, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
+        "--compiled", type=compiled_copy, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {NAME}.json and {NAME}.md there")
     parser.add_argument(
@@ -147,8 +146,6 @@ def main() -> int:
     amounts = QUICK if given.quick else Amounts()
     if given.rounds is not None:
         amounts = Amounts(**{**asdict(amounts), "rounds": given.rounds})
-    if given.compiled is not None and (different := differences(given.compiled)):
-        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     java = not given.without_java
     tiers = chosen_tiers(parser, given.tier, given.broker, java=java)
     about = seconds_of(amounts, given.only, tiers, java=java)

@@ -36,11 +36,17 @@ import uvloop
 
 from benchmarks.beside import driving, machine
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, environment_of, make_at
+from benchmarks.beside.sides import (
+    BROKER_OPTIONS,
+    BROKER_SETTINGS,
+    SHIPPED,
+    compiled_copy,
+    environment_of,
+    make_at,
+)
 from benchmarks.beside.working import AHEAD
 from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
-from deploy.compile import differences
 from popgate.clock import SystemClock
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
@@ -401,15 +407,13 @@ def main() -> None:
     )
     parser.add_argument("--warm", type=int, default=WARM, help="messages before anything counts")
     parser.add_argument(
-        "--compiled", type=Path, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
+        "--compiled", type=compiled_copy, metavar="DIR", help="ours as `deploy/compile.py tree DIR` made it"
     )
     parser.add_argument("--serve-options", default="--workers 1", help="of `popgate serve`")
     parser.add_argument("--out", type=Path, help="a file for the results and the machine")
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.messages, given.warm, given.embedded = 1, 200, 0, True
-    if given.compiled is not None and (different := differences(given.compiled)):
-        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     options = [*given.serve_options.split(), "--set", f"remoting.mapped_groups={MAPPED_GROUP}"]
     start = alone if given.embedded else beside_java
     with start(options, given.compiled) as targets:

@@ -3,6 +3,7 @@
     python benchmarks/soak.py                # half an hour, the embedded broker
     python benchmarks/soak.py --minutes 15 --broker rocketmq://127.0.0.1:9876
     python benchmarks/soak.py --broker rocketmq --workers 0    # RocketMQ is started, too; workers as shipped
+    python benchmarks/soak.py --compiled DIR # as `deploy/compile.py tree DIR` made it
     python benchmarks/soak.py --quick        # seconds; checks what is left behind, not the memory
 
 Held constant are: the rate of messages (half of what the gateway does at most, which is measured first, or
@@ -39,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.beside.driving import Load, build
 from benchmarks.beside.machine import facts
-from benchmarks.beside.sides import make_at
+from benchmarks.beside.sides import compiled_copy, environment_of, make_at
 from benchmarks.soaking.figures import HELD, LEFT, LIKE_BEFORE, Figures
 from benchmarks.soaking.rude import TOPIC as RUDE
 from benchmarks.soaking.rude import Rude
@@ -215,6 +216,9 @@ def main() -> None:
         "--broker", help="URL of a RocketMQ, in the place of the embedded broker; rocketmq: the tests' own"
     )
     parser.add_argument("--workers", type=int, default=1, help="0: as many as it has by itself")
+    parser.add_argument(
+        "--compiled", type=compiled_copy, metavar="DIR", help="as `deploy/compile.py tree DIR` made it"
+    )
     parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--quick", action="store_true", help="seconds, without a look at the memory")
@@ -236,7 +240,11 @@ def main() -> None:
         if broker:
             options += ["--broker", broker, *CREATE_ON_USE]
             make_at(broker, ("soak", RUDE), ("soak", RUDE))
-        gateway = closing.enter_context(GatewayProcess(options=options, environment=dict(chosen.set)))
+        gateway = closing.enter_context(
+            GatewayProcess(
+                options=options, environment={**environment_of(chosen.compiled), **dict(chosen.set)}
+            )
+        )
         soak = Soak(gateway, load, seconds, 2.0 if chosen.quick else LIFE_S)
         fine = soak.run(memory=not chosen.quick, rate=chosen.rate)
     if chosen.out is not None:
@@ -245,6 +253,7 @@ def main() -> None:
             "broker": "RocketMQ" if chosen.broker else "embedded",
             "workers": chosen.workers or "default",
             "set": dict(chosen.set),
+            "compiled": chosen.compiled is not None,
         }
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps({"machine": machine, "settings": settings, **soak.told}) + "\n")

@@ -6,6 +6,7 @@ gives it a heap of 4 GB in both modes; a second one has 512 MB.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from deploy.compile import differences
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, JavaServer, RocketMQ, RocketMQDidNotStart
@@ -76,6 +78,14 @@ class Side:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def compiled_copy(words: str) -> Path:
+    """The argument of an option. Raises ArgumentTypeError for a copy of another checkout."""
+    tree = Path(words)
+    if different := differences(tree):
+        raise argparse.ArgumentTypeError(f"not of this checkout: {', '.join(different[:5])} differ")
+    return tree
 
 
 def environment_of(tree: Path | None) -> dict[str, str]:
