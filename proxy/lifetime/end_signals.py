@@ -68,6 +68,8 @@ class Signals(EndSignals):
         self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
         for number in self._numbers:
             loop.add_signal_handler(number, self._hung_up if number is signal.SIGHUP else self._came)
+        # The launcher held it back until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def close(self) -> None:
         """After a stop signal SIGHUP stays ignored."""
