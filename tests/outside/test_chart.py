@@ -259,6 +259,7 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
             ["prometheusRule.enabled=true", "config.budgets.process_bytes=many"],
             '"many" is no size',
         ),
+        (["config.share_broker=tcp://0.0.0.0:8084"], "the chart opens no port"),
         (["mode=local"], "mode"),
         (["image.digest=latest"], "digest"),
     ],
