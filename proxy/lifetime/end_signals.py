@@ -29,6 +29,10 @@ class EndSignals:
         if not self._second.done():
             self._second.set_result(None)
 
+    def on_first(self, work: Callable[[], None]) -> None:
+        """Call `work` at the first stop signal."""
+        self._first.add_done_callback(lambda _: work())
+
     async def wait(self) -> None:
         await self._first
 
