@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -573,7 +574,8 @@ async def test_good_bye_ends_no_lite_subscription_of_another(
     """Whether the gateway knows the client that says it or not."""
     processor = make_processor(policies=Policies(authorizer=Owners()))
     left: list[str] = []
-    monkeypatch.setattr(processor.lite, "left", lambda key, said_so: left.append(key))
+    lite = SimpleNamespace(left=lambda key, said_so: left.append(key))
+    monkeypatch.setattr(processor, "lite", lite)
     anna, bert = (replace(context, principal=Principal(name)) for name in ("anna", "bert"))
     processor.goodbye(bert)
     processor.clients.register(make_client(context.client_id, key=bert.client_key))
