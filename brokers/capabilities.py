@@ -166,7 +166,7 @@ class TellsAbsence(ABC):
 
 
 LiteGoneHandler = Callable[[str, str, str, str], None]
-"""Told that a client (its id) of a group is subscribed no longer to a topic's lite topic."""
+"""Told that a client (its `client_key`) of a group is subscribed no longer to a topic's lite topic."""
 
 
 class LiteTopics(ABC):
@@ -197,7 +197,7 @@ class LiteTopics(ABC):
         """
 
     @abstractmethod
-    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
+    def leave_lite(self, client_key: str, *, said_so: bool) -> None:
         """The client is gone: all that it subscribes to is forgotten.
 
         Of one that did not say so within a minute, unless it comes back; what only one client of
@@ -217,7 +217,7 @@ class LiteTopics(ABC):
         """Forget a lite topic, its messages and every group's place in it. Raises NotFound, TopicNotFound."""
 
     @abstractmethod
-    def lite_subscriptions(self, client_id: str) -> int:
+    def lite_subscriptions(self, client_key: str) -> int:
         """To how many lite topics a client subscribes now."""
 
 

@@ -47,8 +47,7 @@ def open_broker(
                 raise BadRequest(f"{shown(url)} is no broker: a path follows embedded: without //")
             from brokers.embedded.broker import EmbeddedBroker
 
-            path = Path(rest).expanduser() if rest else data / STORE_FOLDER
-            return EmbeddedBroker(path, clock=clock, settings=embedded, faults=faults)
+            return EmbeddedBroker(folder_of(url, data), clock=clock, settings=embedded, faults=faults)
         case "rocketmq":
             return _open_remote(rest, clock, remote)
         case "popgate" | "popgate+unix":
@@ -60,6 +59,12 @@ def open_broker(
                 f"{shown(url)} is no broker: the scheme is embedded:, rocketmq:// or popgate://,"
                 f" not {shown(scheme)}"
             )
+
+
+def folder_of(url: str, data: Path) -> Path:
+    """Where the embedded broker of that URL lives."""
+    path = url.removeprefix("embedded:")
+    return Path(path).expanduser() if path else data / STORE_FOLDER
 
 
 def _open_remote(rest: str, clock: Clock, settings: RemoteSettings | None) -> Broker:

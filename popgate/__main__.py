@@ -18,8 +18,11 @@ def main() -> None:
         # Who asked ends it after 60 s, unless that was killed: then a file that gives nothing would keep it.
         signal.alarm(_LONGEST_TRIAL_S)
     # `serve` has another process read its settings: see proxy/serve_process.py.
+    if "_POPGATE_SETTINGS" in os.environ:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
-        # Until the gateway takes it: nothing is open before.
+        # Until the gateway takes them: nothing is open before. What a hang-up means it alone can tell.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         signal.signal(signal.SIGTERM, _end)
         import_module("proxy.serve_process").main()
     else:

@@ -100,3 +100,13 @@ class Context:
         self.traceparent = traceparent
         self.allowance = allowance
         self.group = group
+
+    @property
+    def client_key(self) -> str:
+        """By what registers of clients know the caller: its id with its account, as anybody may name an id.
+
+        Without an account the id alone, which has no line's end in it.
+        """
+        if not self.principal.name and not self.certificate:
+            return self.client_id
+        return f"{self.client_id}\n\n{self.principal.name!r} {self.certificate!r}"

@@ -78,7 +78,10 @@ class Authenticator(Protocol):
     """Authenticates callers."""
 
     def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
-        """The caller; raises Unauthenticated."""
+        """The caller; raises Unauthenticated.
+
+        Clients are told apart by its name and their ids: it should stay while a client is open.
+        """
         ...
 
 

@@ -39,7 +39,7 @@ from processors.consume.lite import LiteSubscriptions
 from processors.consume.offsets import GroupOffsets
 from processors.consume.pull import Puller
 from processors.consume.receive import Receiver
-from processors.consume.receive_rules import check_account, check_goodbye
+from processors.consume.receive_rules import check_goodbye
 from processors.consume.settlement import Settlement
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
@@ -356,30 +356,25 @@ class MessagingProcessor:
             await self._broker.end_transaction(context, end)
         self._observer.ended(end.topic, end.resolution, self._clock.monotonic() - began)
 
-    def check_account(self, context: Context, client: ClientHandle) -> None:
-        """Raises Forbidden for an account that may not speak for a client that is known."""
-        check_account(self._core.permit, context, client, self.clients.topics_of(client))
-
     def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
         """The client ends: remove it, and free what it held where that is safe. Returns it, if known.
 
-        `group`: the group that it names. Raises IllegalGroup, Forbidden, and BadRequest if it is in another.
+        `group`: the group that it names. Raises IllegalGroup, and BadRequest if it is in another.
         """
-        handle = self.clients.get(context.client_id)
-        if handle is not None:
-            self.check_account(context, handle)
+        client_key = context.client_key
+        handle = self.clients.get(client_key)
         check_goodbye(handle, group)
         if handle is not None:
             self.auto_renewal.seen(context)
-            self.clients.unregister(context.client_id)
+            self.clients.unregister(client_key)
         else:
-            self.lite.left(context.client_id, said_so=True)
+            self.lite.left(client_key, said_so=True)
         return handle
 
     def _left(self, handle: ClientHandle, said_so: bool) -> None:
         """A client announced its end, or its stream ended. The `ClientRegistry.on_leave` listener."""
         self.auto_renewal.releasing.left(handle, said_so)
-        self.lite.left(handle.client_id, said_so=said_so)
+        self.lite.left(handle.key, said_so=said_so)
         self._registration.left(handle)
         self.mapped_groups.left(handle.key, said_so=said_so)
 

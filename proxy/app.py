@@ -72,8 +72,7 @@ class App:
     clock: Clock
     drain_s: float
     lame_duck_s: float = 0.0
-    """The part of `drain_s` in which it serves normally; with several processes the supervisor handles
-    that."""
+    """The part of `drain_s` in which it serves normally; of several processes the supervisor sees to that."""
     state: State = "starting"
     deadline: Deadline = field(init=False)
     _told: int = 0
@@ -131,6 +130,7 @@ class App:
         try:
             await self._open()
         except BaseException:
+            self.deadline.begin(self.clock.monotonic() + self.drain_s)
             await self.stop()
             raise
         self.state = "ready"

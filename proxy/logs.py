@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO
@@ -43,12 +44,16 @@ class LogSampler(logging.Filter):
         self._window_s = window_s
         self._now = now
         self._kinds: dict[tuple[str, str, str], list[float]] = {}
+        # Filters of a handler are asked before it takes its own lock. An object that is freed may log, too.
+        self._lock = threading.RLock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno <= logging.DEBUG:
             return True
-        now = self._now()
-        kind = _kind(record)
+        with self._lock:
+            return self._passes(record, self._now(), _kind(record))
+
+    def _passes(self, record: logging.LogRecord, now: float, kind: tuple[str, str, str]) -> bool:
         window = self._kinds.get(kind)
         if window is None or now - window[0] >= self._window_s:
             left_out = int(window[1]) - self._burst if window is not None else 0

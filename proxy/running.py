@@ -64,6 +64,7 @@ async def _serve(
         return True
 
     signals = Signals(loop, hung_up)
+    signals.on_first(lambda: ends_within(app.drain_s))
     try:
         started = await signals.first_of(app.start())
         if started:
@@ -72,7 +73,6 @@ async def _serve(
             say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
             serve_long()
             await signals.wait()
-            ends_within(app.drain_s)
             _log.info("stopping", drain_s=app.drain_s, lame_duck_s=app.lame_s)
             drained = await signals.second_of(app.drain())
             if not drained:

@@ -209,13 +209,19 @@ class StuckGroups:
         """
         if not held.renewals:
             return HeldState.HELD
-        client = self._clients.get(held.holder)
-        if client is None or client.kind is not ClientKind.PUSH_CONSUMER:
+        keys = [
+            client.key
+            for client in self._clients.of_id(held.holder)
+            # Of any account; a membership of a classic client has a key of another form.
+            if client.kind is ClientKind.PUSH_CONSUMER and client.key.split("\n\n")[0] == held.holder
+        ]
+        if not keys:
             return HeldState.HELD
-        holder = self._renewing.holdings.holder(held.holder)
-        for delivery in holder.deliveries if holder is not None else ():
-            if delivery.group == group and any(is_delivery(receipt, held) for receipt in delivery.newest):
-                return HeldState.HELD
+        for key in keys:
+            holder = self._renewing.holdings.holder(key)
+            for delivery in holder.deliveries if holder is not None else ():
+                if delivery.group == group and any(is_delivery(receipt, held) for receipt in delivery.newest):
+                    return HeldState.HELD
         return HeldState.RESTING
 
     def _check_release(self, grasp: HeldMessage) -> None:

@@ -40,7 +40,7 @@ class ClientHandle(Protocol):
 
     @property
     def key(self) -> str:
-        """What it is kept by: its client id, or that with what it is a member of.
+        """What it is kept by: `Context.client_key` of its requests, or its id with what it is a member of.
 
         A classic client has one id for many memberships, each with a handle of its own: a producer
         group and a consumer group of one name must have different keys.
@@ -188,21 +188,23 @@ class ClientRegistry:
         entry = self._entries.get(key)
         return entry.handle if entry is not None else None
 
+    def of_id(self, client_id: str) -> Iterable[ClientHandle]:
+        """Clients of several accounts, and memberships of classic ones, may have one id."""
+        return self._ids.get(client_id, {}).values()
+
     def find(self, client_id: str, group: str = "") -> ClientHandle | None:
         """The client of this id as a consumer of `group`, else as any that can be asked, else as any.
 
         A consumer sooner than a producer: classic producers can be asked nothing.
         """
-        handles = self._ids.get(client_id, {}).values()
-        if not handles:
-            return None
         return max(
-            handles,
+            self.of_id(client_id),
             key=lambda client: (
                 bool(group) and client.group == group,
                 client.alive,
                 client.kind is not ClientKind.PRODUCER,
             ),
+            default=None,
         )
 
     def register(self, handle: ClientHandle) -> None:

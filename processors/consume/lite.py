@@ -111,7 +111,7 @@ class LiteSubscriptions:
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             lites = self.topics
             if version is not None:
-                self._check_version(context.client_id, topic, group, version)
+                self._check_version(context, topic, group, version)
             if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
                 await lites.subscribe_lite(context, sync)
                 return
@@ -145,36 +145,36 @@ class LiteSubscriptions:
             self._admit(context, Action.DELETE, topic=topic)
             await self.topics.delete_lite_topic(topic, lite_topic)
 
-    def subscriptions(self, client_id: str) -> int:
+    def subscriptions(self, client_key: str) -> int:
         """To how many lite topics a client subscribes."""
-        return self._lites.lite_subscriptions(client_id) if self._lites is not None else 0
+        return self._lites.lite_subscriptions(client_key) if self._lites is not None else 0
 
-    def _check_version(self, client_id: str, topic: str, group: str, version: int) -> None:
+    def _check_version(self, context: Context, topic: str, group: str, version: int) -> None:
         """Raises BadRequest for a version below 0 or below one that was seen."""
         if version < 0:
             raise BadRequest(f"the version {version} of a lite subscription must not be negative")
-        known = self._versions.setdefault(client_id, {})
+        known = self._versions.setdefault(context.client_key, {})
         newest = known.get((topic, group), version)
         if version < newest:
             raise BadRequest(
-                f"version {version} of the lite subscriptions of client {shown(client_id)} is older than"
-                f" {newest}, which was sent before"
+                f"version {version} of the lite subscriptions of client {shown(context.client_id)}"
+                f" is older than {newest}, which was sent before"
             )
         if len(known) < _MOST_VERSIONS or (topic, group) in known:
             known[topic, group] = version
         while len(self._versions) > self._limits.max_clients:
             del self._versions[next(iter(self._versions))]
 
-    def left(self, client_id: str, *, said_so: bool) -> None:
+    def left(self, client_key: str, *, said_so: bool) -> None:
         """The client is gone, or its stream is."""
         if said_so:
-            self._versions.pop(client_id, None)
+            self._versions.pop(client_key, None)
         if self._lites is not None:
-            self._lites.leave_lite(client_id, said_so=said_so)
+            self._lites.leave_lite(client_key, said_so=said_so)
 
-    def gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+    def gone(self, client_key: str, group: str, topic: str, lite_topic: str) -> None:
         """A lite topic was deleted, or taken from a client: notify the client, if possible."""
-        client: ClientHandle | None = self._clients.get(client_id)
+        client: ClientHandle | None = self._clients.get(client_key)
         if client is not None and client.group == group:
             client.leave_lite(lite_topic)
 

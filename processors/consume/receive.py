@@ -10,7 +10,7 @@ from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientRegistry
 from processors.consume.lite import LiteSubscriptions
-from processors.consume.receive_rules import check_account, pop_of, surely_held_until
+from processors.consume.receive_rules import pop_of, surely_held_until
 from processors.core import ProcessorCore
 from processors.deliveries.auto_renewal import AutoRenewal
 from processors.members.broadcast import BroadcastGroups
@@ -32,7 +32,7 @@ class Receiver:
         self._clock = core.clock
         self._limits = core.limits
         self._observer = core.observer
-        self._admit, self._admits_all, self._permit = core.admit, core.admits_all, core.permit
+        self._admit, self._admits_all = core.admit, core.admits_all
         self._routing = core.routing
         self._polls = core.polls
         self._broadcast = broadcast
@@ -47,8 +47,6 @@ class Receiver:
             topic, group = check_topic(request.topic), check_group(request.group)
             if not self._admits_all:
                 self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-                if request.auto_renew:
-                    self._check_holder(context, group)
             config = self._routing.kept_group(group, began) or await self._routing.group(group)
             context.group = config
             pop = pop_of(context, request, config, self._limits, began)
@@ -68,8 +66,9 @@ class Receiver:
                 pop.max_bytes = min(pop.max_bytes, context.allowance.room())
             self._polls.enter()
             if request.auto_renew:
-                self._clients.polling(context.client_id)
-                self._renewing.releasing.came_back(context.client_id)
+                client_key = context.client_key
+                self._clients.polling(client_key)
+                self._renewing.releasing.came_back(client_key)
             try:
                 if lite:
                     messages = await self._lite.topics.pop_lite(context, pop)
@@ -86,7 +85,7 @@ class Receiver:
             finally:
                 self._polls.leave()
                 if request.auto_renew:
-                    self._clients.polled(context.client_id)
+                    self._clients.polled(client_key)
         except GatewayError as error:  # as `Watch` does it, without its calls
             self._observer.failed("receive", error.fault)
             raise
@@ -105,9 +104,3 @@ class Receiver:
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)
         return messages
-
-    def _check_holder(self, context: Context, group: str) -> None:
-        """What is renewed is held for a client, which polls show to be there, too. Raises Forbidden."""
-        client = self._clients.get(context.client_id)
-        if client is not None and client.group != group:
-            check_account(self._permit, context, client, self._clients.topics_of(client))

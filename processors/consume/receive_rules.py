@@ -5,13 +5,11 @@ Sources: protocol facts 1.5, 2.3, 4.6; docs/clients.md on Go and Node.js.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, shown
 from popgate.filters.compiled import compile_filter
-from popgate.kinds import Action
 from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients.client_registry import ClientHandle
@@ -127,20 +125,6 @@ def is_node(context: Context) -> bool:
 
 def is_rust(context: Context) -> bool:
     return context.language.upper() == "RUST"
-
-
-def check_account(
-    permit: Callable[..., None], context: Context, client: ClientHandle, topics: Iterable[str]
-) -> None:
-    """Raises Forbidden for an account that may not be that client: its id is only what the request says.
-
-    `topics`: those that it is asked about as a producer.
-    """
-    if client.group:
-        permit(context, Action.SUBSCRIBE, group=client.group)
-    else:
-        for topic in topics:
-            permit(context, Action.PUBLISH, topic=topic)
 
 
 def check_goodbye(client: ClientHandle | None, group: str) -> None:

@@ -341,7 +341,7 @@ class Settlement:
         """Keep what the client says of the delivery that it settled, with the outcome."""
         answer = "OK" if error is None else error.fault.name
         settled = LastSettled(outcome, topic, group, said.bounded(), answer, self._clock.now_ms())
-        self._clients.settled(context.client_id, settled)
+        self._clients.settled(context.client_key, settled)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
         """The delay of a message that a push consumer of Node.js gives up.
@@ -349,7 +349,7 @@ class Settlement:
         It requests 0, or as many milliseconds as the policy has seconds, and never a time that a user
         chose: so the group's policy applies. For an unknown client 0 is taken for such a request.
         """
-        client = self._clients.get(context.client_id)
+        client = self._clients.get(context.client_key)
         pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER
         if not pushed:
             return asked_ms

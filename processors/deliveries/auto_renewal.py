@@ -91,7 +91,7 @@ class AutoRenewal:
         They are hidden for `hold_ms`, surely until the loop time `until`.
         """
         delivery = self.holdings.deliver(
-            context.client_id,
+            context.client_key,
             connection_of(context),
             topic,
             group,
@@ -102,7 +102,7 @@ class AutoRenewal:
             due_ms=int(until * 1000),
         )
         if delivery is not None:
-            client, connection = self._clients.get(context.client_id), connection_of(context)
+            client, connection = self._clients.get(context.client_key), connection_of(context)
             if client is not None and client.connection == connection:
                 delivery.over = connection
             self._put_on(delivery)
@@ -120,13 +120,13 @@ class AutoRenewal:
 
         Also records what the request shows about its client.
         """
-        holdings = self.holdings
-        client = self._clients.get(context.client_id)
+        holdings, client_key = self.holdings, context.client_key
+        client = self._clients.get(client_key)
         if client is not None and client.kind is ClientKind.PUSH_CONSUMER:
-            holder = holdings.seen(context.client_id, connection_of(context))
-            self.releasing.came_back(context.client_id)
+            holder = holdings.seen(client_key, connection_of(context))
+            self.releasing.came_back(client_key)
         else:
-            holder = holdings.holder(context.client_id)
+            holder = holdings.holder(client_key)
         if not holdings.any_held(topic, group):
             if holder is not None:
                 holder.spread = True
@@ -170,8 +170,8 @@ class AutoRenewal:
 
     def seen(self, context: Context) -> None:
         """A client that may hold something was heard of, on the connection of this request."""
-        if self.holdings.holder(context.client_id) is not None:
-            self.holdings.seen(context.client_id, connection_of(context))
+        if self.holdings.holder(context.client_key) is not None:
+            self.holdings.seen(context.client_key, connection_of(context))
 
     def attempt_of(self, topic: str, group: str, receipt: str) -> int | None:
         """The attempt of a delivery that this replica knows of."""
@@ -244,8 +244,8 @@ class AutoRenewal:
             self._leave_behind(delivery)
             self._put_on(delivery)
             return
-        client_id = delivery.holder.client_id
-        there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
+        client_key = delivery.holder.client_key
+        there = self._clients.is_there(client_key) and not self._may_be_lost(delivery, client_key)
         hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
         allowed = delivery.holder.may_be_renewed(
             ordered=delivery.ordered, acks_are_checked=self._broker.traits.acks_are_checked
@@ -271,13 +271,13 @@ class AutoRenewal:
             self.holdings.finished(delivery.topic, delivery.group, delivery.behind)
             delivery.due_ms, delivery.ahead_ms, delivery.behind = delivery.ahead_ms, None, ()
 
-    def _may_be_lost(self, delivery: Delivery, client_id: str) -> bool:
+    def _may_be_lost(self, delivery: Delivery, client_key: str) -> bool:
         """Whether its answer was cut off, or the client's connection broke since, and none of it was used.
 
         Clients that gather an answer drop what they have of one that fails, though they are there.
         Such a message must not block its message group for hours (scenario 2): its time decides.
         """
-        client = self._clients.get(client_id)
+        client = self._clients.get(client_key)
         moved = client is not None and delivery.over is not None and client.connection != delivery.over
         return (moved or delivery.cut) and not delivery.used
 

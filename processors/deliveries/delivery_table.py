@@ -22,7 +22,7 @@ _STEP_MS = 250
 class Holder:
     """A client, by what it was seen doing through this replica."""
 
-    client_id: str
+    client_key: str
     connection: Hashable
     deliveries: dict[Delivery, None] = field(default_factory=dict)
     spread: bool = False
@@ -109,7 +109,7 @@ class DeliveryTable:
 
     def deliver(
         self,
-        client_id: str,
+        client_key: str,
         connection: object,
         topic: str,
         group: str,
@@ -121,7 +121,7 @@ class DeliveryTable:
         due_ms: int,
     ) -> Delivery | None:
         """Remember an answer; None when there is no room. Its renewal is put on with `renew_at`."""
-        holder = self.seen(client_id, connection)
+        holder = self.seen(client_key, connection)
         if holder is None or self.held + len(messages) > self.max_held:
             if holder is not None:
                 # What is not remembered will be finished as if it came from elsewhere.
@@ -157,13 +157,13 @@ class DeliveryTable:
         self.held += len(newest)
         return delivery
 
-    def seen(self, client_id: str, connection: object) -> Holder | None:
+    def seen(self, client_key: str, connection: object) -> Holder | None:
         """Record a client on a connection; None when there are too many clients."""
-        holder = self._holders.get(client_id)
+        holder = self._holders.get(client_key)
         if holder is None:
             if len(self._holders) >= self.max_clients and not self._make_room():
                 return None
-            holder = self._holders[client_id] = Holder(client_id, connection)
+            holder = self._holders[client_key] = Holder(client_key, connection)
         elif holder.connection == connection:
             return holder
         elif holder.deliveries:
@@ -176,7 +176,7 @@ class DeliveryTable:
             holder.connection = connection
             holder.spread = holder.shared = holder.finished_here = False
         mates = self._on_connection.setdefault(connection, set())
-        mates.add(client_id)
+        mates.add(client_key)
         if len(mates) > 1:
             self._share(mates)
         return holder
@@ -254,16 +254,16 @@ class DeliveryTable:
             delivery.step = -1
         return deliveries
 
-    def holder(self, client_id: str) -> Holder | None:
-        return self._holders.get(client_id)
+    def holder(self, client_key: str) -> Holder | None:
+        return self._holders.get(client_key)
 
     def drop(self, delivery: Delivery) -> None:
         """Forget a delivery: its handles are good until their time, and that is all."""
         self.finished(delivery.topic, delivery.group, list(delivery.newest))
 
-    def forget(self, client_id: str) -> list[Delivery]:
+    def forget(self, client_key: str) -> list[Delivery]:
         """The client is gone: forget it, and return what it held."""
-        holder = self._holders.pop(client_id, None)
+        holder = self._holders.pop(client_key, None)
         if holder is None:
             return []
         self._leave_connection(holder)
@@ -277,9 +277,9 @@ class DeliveryTable:
     def sweep(self, client_of: Callable[[str], object | None]) -> None:
         """Forget those who hold nothing and are no known clients."""
         idle = [name for name, holder in self._holders.items() if not holder.deliveries]
-        for client_id in idle:
-            if client_of(client_id) is None:
-                self.forget(client_id)
+        for client_key in idle:
+            if client_of(client_key) is None:
+                self.forget(client_key)
 
     @property
     def holders(self) -> int:
@@ -312,16 +312,16 @@ class DeliveryTable:
                 del self._steps[delivery.step]
         delivery.step = -1
 
-    def _share(self, client_ids: Iterable[str]) -> None:
-        for client_id in client_ids:
-            holder = self._holders.get(client_id)
+    def _share(self, client_keys: Iterable[str]) -> None:
+        for client_key in client_keys:
+            holder = self._holders.get(client_key)
             if holder is not None:
                 holder.shared = True
 
     def _leave_connection(self, holder: Holder) -> None:
         mates = self._on_connection.get(holder.connection)
         if mates is not None:
-            mates.discard(holder.client_id)
+            mates.discard(holder.client_key)
             if not mates:
                 del self._on_connection[holder.connection]
 
@@ -330,6 +330,6 @@ class DeliveryTable:
         self._turned_away += 1
         if self._turned_away % 256 != 1:
             return False
-        for client_id in [c for c, holder in self._holders.items() if not holder.deliveries]:
-            self.forget(client_id)
+        for client_key in [c for c, holder in self._holders.items() if not holder.deliveries]:
+            self.forget(client_key)
         return len(self._holders) < self.max_clients

@@ -68,10 +68,10 @@ class Releaser:
         elif not self._draining:
             self._give_grace(handle, self._clock.monotonic())
 
-    def came_back(self, client_id: str) -> None:
+    def came_back(self, client_key: str) -> None:
         """The client shows life: it was not lost."""
         if self._graces:
-            timer = self._graces.pop(client_id, None)
+            timer = self._graces.pop(client_key, None)
             if timer is not None:
                 timer.cancel()
 

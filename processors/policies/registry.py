@@ -79,6 +79,12 @@ def _installed(kind: str) -> EntryPoints:
     return entry_points(group=ENTRY_POINTS + kind)
 
 
+def shown_policy(kind: str, text: str) -> str:
+    """A policy with its options as it may be shown: those of a package's own may be secrets."""
+    name, _, options = text.partition("?")
+    return f"{name}?********" if options and name not in _built_in(kind) else text
+
+
 def _built_in(kind: str) -> Mapping[str, Callable[..., object]]:
     try:
         return _HOUSE[kind]

@@ -64,7 +64,7 @@ class Sender:
                 finish_message(message)
                 size += len(message.body)
                 if message.type is MessageType.TRANSACTION:
-                    self._clients.produces(context.client_id, topic)
+                    self._clients.produces(context.client_key, topic)
             try:
                 results = await self._broker.send(context, messages)
             except TopicNotFound:

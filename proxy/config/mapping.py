@@ -17,7 +17,7 @@ from brokers.shared.settings import SharedSettings
 from popgate.faults import Faults
 from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
 from processors.limits import Limits
-from processors.policies.registry import Policies, PolicyNotFound, make_policy
+from processors.policies.registry import Policies, PolicyNotFound, make_policy, shown_policy
 from protocols.adapter import Listen, joined, parse_advertised
 from proxy.config.enums import RetryKind
 from proxy.config.error import SettingsWrong
@@ -311,7 +311,7 @@ def _policy(kind: str, text: str) -> Any:
     try:
         return make_policy(kind, name, options)
     except (TypeError, ValueError, PolicyNotFound) as error:
-        raise SettingsWrong(f"policies.{kind} is {text!r}: {error}") from None
+        raise SettingsWrong(f"policies.{kind} is {shown_policy(kind, text)!r}: {error}") from None
 
 
 def _number_or_text(value: str) -> float | int | str:

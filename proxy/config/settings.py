@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, FieldSerializationInfo, field_serializer, model_validator
 
+from processors.policies.registry import shown_policy
 from proxy.config.enums import Durability, Namespaces
 from proxy.config.remote_table import Remote
 from proxy.config.shared_table import Shared
@@ -33,7 +34,6 @@ from proxy.config.tables import (
     Lite,
     Log,
     Metrics,
-    Policies,
     Remoting,
     Retention,
     Stopping,
@@ -43,6 +43,27 @@ from proxy.config.tables import (
     Transactions,
 )
 from proxy.config.tls_table import Tls
+
+
+class Policies(Group):
+    """Replaceable policies, selected by name, with options after a question mark: `per-client?rate=100`.
+    Installed packages may add more through entry points `popgate.policies.<kind>`."""
+
+    identity: str = "anyone"
+    """Authentication: `anyone` accepts every caller, without a name."""
+    permission: str = "everything"
+    """Authorisation: `everything` permits all operations."""
+    rate: str = "unlimited"
+    """Rate limit: `unlimited`, or `per-client?rate=100&burst=200` in messages per second."""
+    backoff: str = "exponential"
+    """Pauses between retries of the gateway: `exponential?initial=0.1&longest=5`."""
+    picking: str = "groups-then-turns"
+    """Choice of the queue for a message: `groups-then-turns`, one queue per message group, otherwise round
+    robin."""
+
+    @field_serializer("*", when_used="json")
+    def _as_shown(self, text: str, info: FieldSerializationInfo) -> str:
+        return shown_policy(info.field_name, text)
 
 
 class Settings(Group):

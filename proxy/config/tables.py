@@ -299,23 +299,6 @@ class Holding(Group):
     """A client without an open stream is removed this long after its last heartbeat."""
 
 
-class Policies(Group):
-    """Replaceable policies, selected by name, with options after a question mark: `per-client?rate=100`.
-    Installed packages may add more through entry points `popgate.policies.<kind>`."""
-
-    identity: str = "anyone"
-    """Authentication: `anyone` accepts every caller, without a name."""
-    permission: str = "everything"
-    """Authorisation: `everything` permits all operations."""
-    rate: str = "unlimited"
-    """Rate limit: `unlimited`, or `per-client?rate=100&burst=200` in messages per second."""
-    backoff: str = "exponential"
-    """Pauses between retries of the gateway: `exponential?initial=0.1&longest=5`."""
-    picking: str = "groups-then-turns"
-    """Choice of the queue for a message: `groups-then-turns`, one queue per message group, otherwise round
-    robin."""
-
-
 class Retention(Group):
     """Removal of old messages, consumed or not; topics may set their own values."""
 

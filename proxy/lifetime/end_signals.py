@@ -29,6 +29,10 @@ class EndSignals:
         if not self._second.done():
             self._second.set_result(None)
 
+    def on_first(self, work: Callable[[], None]) -> None:
+        """Call `work` at the first stop signal."""
+        self._first.add_done_callback(lambda _: work())
+
     async def wait(self) -> None:
         await self._first
 
@@ -68,6 +72,8 @@ class Signals(EndSignals):
         self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
         for number in self._numbers:
             loop.add_signal_handler(number, self._hung_up if number is signal.SIGHUP else self._came)
+        # The launcher held it back until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def close(self) -> None:
         """After a stop signal SIGHUP stays ignored."""

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from processors.policies.registry import shown_policy
 from proxy.config import remote_table, shared_table, tables, tls_table
 from proxy.config import settings as top
 from proxy.config.loader import environment_name, group_of, is_secret
@@ -102,6 +103,8 @@ def sample_file(values: Settings | None = None) -> str:
             value = setting.default if values is None else _value_at(values, setting.path)
             if setting.secret:
                 value = masked(value)
+            elif group == "policies":
+                value = shown_policy(setting.path[-1], value)
             if values is None:
                 parts.extend(f"# {line}\n" for line in _wrapped(setting.meaning))
             parts.append(f"{mark}{setting.path[-1]} = {toml_value(value, setting.path[-1])}\n")

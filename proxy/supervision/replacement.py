@@ -62,6 +62,10 @@ class SupervisorState:
     """Accepted connections that no process could take yet, by the numbers of their doors."""
     fresh: list[int] = field(default_factory=list)
     """Doors that were bound for the next program only."""
+    is_hosted: bool = False
+    """The process of the embedded broker started since the last reload."""
+    hostless: str = ""
+    """Why it could not."""
 
     @staticmethod
     def first() -> SupervisorState:
@@ -75,6 +79,13 @@ class SupervisorState:
         """How a reload ended; without a reason it was good."""
         at_ms = self.reload["at_ms"] if reason else _now_ms()
         self.reload = {**self.reload, "count": self.reload["count"] + 1, "at_ms": at_ms, "reason": reason}
+
+    def note_host(self, why: str = "") -> None:
+        """Whether the process of the embedded broker started: it is the last that a reload renews."""
+        if self.generation and not self.is_hosted and why != self.hostless:
+            self.hostless = why
+            self.note_reload(why)
+        self.is_hosted |= not why
 
     def note_waiting(self, settings: Settings) -> None:
         """Which of these settings count after a restart only."""

@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brokers.open_broker import folder_of
 from protocols.adapter import parse_listen
 from protocols.schemes import load_for
 from proxy.app import build
+from proxy.config.error import SettingsWrong
 from proxy.config.handover import TRIAL
 from proxy.tls.door_tls import door_urls
 
@@ -53,5 +55,14 @@ def look(settings: Settings) -> None:
     """
     load_all(settings)
     build(settings)
+    if settings.broker.startswith("embedded:"):
+        _check_folder(folder_of(settings.broker, settings.data))
     with suppress(FileNotFoundError):  # who asked has ended
         Path(os.environ[TRIAL]).write_bytes(pickle.dumps(settings))
+
+
+def _check_folder(folder: Path) -> None:
+    """If the process of the broker cannot start, which is renewed last, the others have no way back."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsWrong(f"the embedded broker cannot write in {folder}: {there} is no folder for it")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def _own(folder: Path, number: int) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    fresh = path.with_name(f"fresh-{path.name}-{os.getpid()}")
+    # Two scrapes at once are kept by two threads.
+    fresh = path.with_name(f"fresh-{path.name}-{os.getpid()}-{threading.get_ident()}")
     fresh.write_text(text, "utf-8")
     fresh.replace(path)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from brokers.capabilities import LiteTopics
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import (
     BadRequest,
     GroupNotFound,
@@ -317,6 +317,23 @@ async def test_scenario_38_a_client_that_leaves_leaves_all_of_its_lite_topics(ro
     assert user.broker.lite_subscriptions("c1") == 0
     await rooms.send("r7", "x")
     await client.nothing()
+
+
+async def test_accounts_with_one_client_id_leave_each_other_alone(rooms, user):
+    """Anybody may name a client's id."""
+    anna, bert = rooms.client(), rooms.client()
+    anna.context = replace(anna.context, principal=Principal("anna"), certificate=("CN:anna",))
+    bert.context = replace(bert.context, principal=Principal("bert"), certificate=("CN:bert",))
+    await anna.add("a")
+    await bert.add("b")
+    await rooms.send("a", "a1")
+    await bert.nothing()
+    for key in ("c1", bert.context.client_key):
+        user.broker.leave_lite(key, said_so=True)
+    await rooms.send("b", "b1")
+    await bert.nothing()
+    assert await anna.bodies() == ["a1"]
+    assert user.broker.lite_subscriptions(anna.context.client_key) == 1
 
 
 async def test_a_client_that_vanishes_is_forgotten_and_one_that_comes_back_is_not(rooms, user):

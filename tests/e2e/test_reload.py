@@ -294,6 +294,47 @@ async def test_a_closed_terminal_ends_it_and_an_open_one_does_not(tmp_path: Path
             os.close(ours)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("closes", [False, True], ids=["asked", "terminal closed"])
+async def test_a_hang_up_before_it_is_loaded(tmp_path: Path, workers: int, closes: bool) -> None:
+    """It waits until the gateway can tell what it means: by default it would end the process."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "popgate", "serve", "--data", str(tmp_path / "data"), "--admin", "off"]
+    process = subprocess.Popen(
+        [*command, "--listen", ANY, "--set", "tls.mode=off", "--workers", str(workers)],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")},
+        preexec_fn=_at_a_terminal,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        await until(lambda: _handles(process.pid, signal.SIGTERM))
+        if closes:
+            os.close(ours)
+            ours = -1
+        else:
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout is not None
+            await asyncio.to_thread(_read_until, process.stdout, b"ready")
+            process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, LONGEST_S) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+        if ours >= 0:
+            os.close(ours)
+
+
+def _handles(pid: int, number: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def _at_a_terminal() -> None:
     """In a process that was just made: standard input is its terminal, and SIGHUP counts."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -259,6 +259,7 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
             ["prometheusRule.enabled=true", "config.budgets.process_bytes=many"],
             '"many" is no size',
         ),
+        (["config.share_broker=tcp://0.0.0.0:8084"], "the chart opens no port"),
         (["mode=local"], "mode"),
         (["image.digest=latest"], "digest"),
     ],
@@ -371,7 +372,7 @@ def test_a_reload_that_failed_is_an_alert(name: str) -> None:
     ("options", "judged"),
     [
         ((), "unless"),
-        (("--set", "config.share_broker=tcp://0.0.0.0:8084"), "and"),
+        (("--set", "config.share_broker=unix:/tmp/broker"), "and"),
         (("--set", "mode=cluster", "--set", "cluster.nameServers={ns:9876}"), "and"),
     ],
     ids=["embedded", "shared", "cluster"],

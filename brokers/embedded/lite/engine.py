@@ -184,7 +184,7 @@ class LiteEngine:
         """Let those who subscribe to a lite topic look at it."""
         for subscriber in self.subscriptions.of(lite.topic, lite.name, group):
             subscriber.ready[lite.name] = None
-            key = (subscriber.group.id, subscriber.client_id)
+            key = (subscriber.group.id, subscriber.client_key)
             self._waiting.wake(waiting_id(lite.topic), key, -1, 1)
 
     def _arrived(self, lite: LiteTopic) -> None:

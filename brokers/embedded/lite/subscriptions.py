@@ -32,10 +32,10 @@ class Subscriber:
     attempt id, what they took from.
     """
 
-    __slots__ = ("attempts", "client_id", "group", "names", "online", "ready", "seen", "topic")
+    __slots__ = ("attempts", "client_key", "group", "names", "online", "ready", "seen", "topic")
 
-    def __init__(self, client_id: str, group: Group, topic: Topic, seen: float) -> None:
-        self.client_id = client_id
+    def __init__(self, client_key: str, group: Group, topic: Topic, seen: float) -> None:
+        self.client_key = client_key
         self.group = group
         self.topic = topic
         self.names: dict[str, None] = {}
@@ -54,7 +54,7 @@ class Subscriber:
 
     def __repr__(self) -> str:
         state = "online" if self.online else "gone"
-        return f"<Subscriber {self.client_id} {state} names {len(self.names)} ready {len(self.ready)}>"
+        return f"<Subscriber {self.client_key} {state} names {len(self.names)} ready {len(self.ready)}>"
 
 
 class Subscriptions:
@@ -80,18 +80,18 @@ class Subscriptions:
 
     # -- looking ------------------------------------------------------------------------------
 
-    def find(self, client_id: str, group: Group, topic: Topic) -> Subscriber | None:
+    def find(self, client_key: str, group: Group, topic: Topic) -> Subscriber | None:
         """The subscriber, whose sign of life this is; None without subscriptions."""
-        subscriber = self._clients.get(client_id, {}).get((group.name, topic.name))
+        subscriber = self._clients.get(client_key, {}).get((group.name, topic.name))
         if subscriber is None or subscriber.group is not group or subscriber.topic is not topic:
             return None
         subscriber.seen = self._clock.monotonic()
         subscriber.online = True
         return subscriber
 
-    def of_client(self, client_id: str) -> int:
+    def of_client(self, client_key: str) -> int:
         """To how many lite topics a client subscribes."""
-        return sum(len(subscriber.names) for subscriber in self._clients.get(client_id, {}).values())
+        return sum(len(subscriber.names) for subscriber in self._clients.get(client_key, {}).values())
 
     def of(self, topic: Topic, name: str, group: Group | None = None) -> list[Subscriber]:
         """Who subscribes to a lite topic, in one group or in all."""
@@ -111,7 +111,7 @@ class Subscriptions:
     # -- what clients do ----------------------------------------------------------------------
 
     def add(
-        self, client_id: str, group: Group, topic: Topic, names: Sequence[str], most: int, *, claims: bool
+        self, client_key: str, group: Group, topic: Topic, names: Sequence[str], most: int, *, claims: bool
     ) -> list[str]:
         """Add subscriptions; returns the new ones.
 
@@ -119,15 +119,15 @@ class Subscriptions:
         has it; one that does not is told to leave it. Raises LiteSubscriptionQuotaExceeded, having
         added nothing.
         """
-        subscriber = self.find(client_id, group, topic)
+        subscriber = self.find(client_key, group, topic)
         known: dict[str, None] = subscriber.names if subscriber is not None else {}
         new = [name for name in dict.fromkeys(names) if name not in known]
         if not new:
             if subscriber is None:
-                self._make(client_id, group, topic)
+                self._make(client_key, group, topic)
             return []
         self.check_quota(subscriber, new, most)
-        subscriber = subscriber or self._make(client_id, group, topic)
+        subscriber = subscriber or self._make(client_key, group, topic)
         exclusive = group.config.attributes.get(LITE_SUB_MODEL) == "Exclusive"
         added = []
         for name in new:
@@ -150,27 +150,27 @@ class Subscriptions:
                     "all clients together", self._settings.max_lite_subscriptions
                 )
 
-    def remove(self, client_id: str, group: str, topic: str, names: Iterable[str] | None) -> None:
+    def remove(self, client_key: str, group: str, topic: str, names: Iterable[str] | None) -> None:
         """Remove these subscriptions, or all (None). Unknown ones are ignored."""
-        subscriber = self._clients.get(client_id, {}).get((group, topic))
+        subscriber = self._clients.get(client_key, {}).get((group, topic))
         if subscriber is not None:
             for name in list(subscriber.names) if names is None else names:
                 self._leave(subscriber, name)
             if names is None:
                 self._forget(subscriber)
 
-    def keep_only(self, client_id: str, group: Group, topic: Topic, names: Sequence[str]) -> None:
+    def keep_only(self, client_key: str, group: Group, topic: Topic, names: Sequence[str]) -> None:
         """Subscribe no longer to anything else."""
-        subscriber = self.find(client_id, group, topic)
+        subscriber = self.find(client_key, group, topic)
         if subscriber is not None and subscriber.names:
             wanted = frozenset(names)
             for name in [name for name in subscriber.names if name not in wanted]:
                 self._leave(subscriber, name)
 
-    def left(self, client_id: str, *, said_so: bool) -> None:
+    def left(self, client_key: str, *, said_so: bool) -> None:
         """The client is gone: what it subscribes to is anybody's, and is soon forgotten."""
         silent = self._clock.monotonic() - self._settings.lite_client_expiry_ms / 1000
-        for subscriber in list(self._clients.get(client_id, {}).values()):
+        for subscriber in list(self._clients.get(client_key, {}).values()):
             subscriber.online = False
             subscriber.seen = min(subscriber.seen, silent + _GRACE_S)
             if said_so:
@@ -224,19 +224,19 @@ class Subscriptions:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _make(self, client_id: str, group: Group, topic: Topic) -> Subscriber:
-        if client_id not in self._clients and len(self._clients) >= self._settings.max_lite_subscriptions:
+    def _make(self, client_key: str, group: Group, topic: Topic) -> Subscriber:
+        if client_key not in self._clients and len(self._clients) >= self._settings.max_lite_subscriptions:
             self.sweep()
             if len(self._clients) >= self._settings.max_lite_subscriptions:
                 raise LiteSubscriptionQuotaExceeded(
                     "all clients together", self._settings.max_lite_subscriptions
                 )
-        mine = self._clients.setdefault(client_id, {})
+        mine = self._clients.setdefault(client_key, {})
         old = mine.get((group.name, topic.name))
         if old is not None:  # of a group or a topic that was deleted and made again
-            self.remove(client_id, group.name, topic.name, None)
-            mine = self._clients.setdefault(client_id, {})
-        subscriber = Subscriber(client_id, group, topic, self._clock.monotonic())
+            self.remove(client_key, group.name, topic.name, None)
+            mine = self._clients.setdefault(client_key, {})
+        subscriber = Subscriber(client_key, group, topic, self._clock.monotonic())
         mine[group.name, topic.name] = subscriber
         return subscriber
 
@@ -276,9 +276,9 @@ class Subscriptions:
                 del self._by_name[key]
 
     def _forget(self, subscriber: Subscriber) -> None:
-        mine = self._clients.get(subscriber.client_id, {})
+        mine = self._clients.get(subscriber.client_key, {})
         key = (subscriber.group.name, subscriber.topic.name)
         if mine.get(key) is subscriber:
             del mine[key]
             if not mine:
-                del self._clients[subscriber.client_id]
+                del self._clients[subscriber.client_key]

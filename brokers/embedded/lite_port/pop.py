@@ -33,10 +33,10 @@ class LitePopFacet(Facet):
 
     async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
         engine, subscriptions = self._engine, self._engine.lites.subscriptions
-        client_id, names = context.client_id, sync.lite_topics
+        client_key, names = context.client_key, sync.lite_topics
         if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
             gone = names if sync.action is LiteAction.REMOVE else None
-            subscriptions.remove(client_id, sync.group, sync.topic, gone)
+            subscriptions.remove(client_key, sync.group, sync.topic, gone)
             return
         engine.check_writable()
         topic, group = engine.catalogue.topic(sync.topic), engine.catalogue.group(sync.group)
@@ -47,37 +47,37 @@ class LitePopFacet(Facet):
             )
         adds = sync.action is LiteAction.ADD
         if not adds:
-            subscriptions.keep_only(client_id, group, topic, names)
-        added = subscriptions.add(client_id, group, topic, names, sync.most, claims=adds)
+            subscriptions.keep_only(client_key, group, topic, names)
+        added = subscriptions.add(client_key, group, topic, names, sync.most, claims=adds)
         try:
             changed = self._place_at(group, topic, names if adds else (), added, sync)
         except GatewayError:
-            subscriptions.remove(client_id, group.name, topic.name, added)
+            subscriptions.remove(client_key, group.name, topic.name, added)
             raise
         except Exception as error:
             engine.abandon(error)
             raise
-        self._offer(client_id, group, topic, added)
+        self._offer(client_key, group, topic, added)
         if changed or (added and engine.store.filling):  # somebody else may just have fixed the place
             engine.arm()
             try:
                 await engine.settled()
             except GatewayError:
                 # Without its place a group that starts at the end would miss what comes next.
-                subscriptions.remove(client_id, group.name, topic.name, added)
+                subscriptions.remove(client_key, group.name, topic.name, added)
                 raise
 
-    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
-        self._engine.lites.subscriptions.left(client_id, said_so=said_so)
+    def leave_lite(self, client_key: str, *, said_so: bool) -> None:
+        self._engine.lites.subscriptions.left(client_key, said_so=said_so)
 
     def on_lite_gone(self, handler: LiteGoneHandler) -> None:
         def tell(subscriber: Subscriber, name: str) -> None:
-            handler(subscriber.client_id, subscriber.group.name, subscriber.topic.name, name)
+            handler(subscriber.client_key, subscriber.group.name, subscriber.topic.name, name)
 
         self._engine.lites.subscriptions.on_gone = tell
 
-    def lite_subscriptions(self, client_id: str) -> int:
-        return self._engine.lites.subscriptions.of_client(client_id)
+    def lite_subscriptions(self, client_key: str) -> int:
+        return self._engine.lites.subscriptions.of_client(client_key)
 
     async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
         engine = self._engine
@@ -111,7 +111,7 @@ class LitePopFacet(Facet):
         while True:
             check_request(request)
             topic, group = admit(engine, request)
-            subscriber = engine.lites.subscriptions.find(context.client_id, group, topic)
+            subscriber = engine.lites.subscriptions.find(context.client_key, group, topic)
             if subscriber is not None:
                 want = self._want_of(context, request)
                 wanted = want.bytes_left
@@ -130,7 +130,7 @@ class LitePopFacet(Facet):
                     continue
             if until is None or engine.clock.monotonic() >= until:
                 return []
-            key = (group.id, context.client_id)
+            key = (group.id, context.client_key)
             if not await engine.waiting.wait(waiting_id(topic), key, until, room=1):
                 return []
 
@@ -166,7 +166,7 @@ class LitePopFacet(Facet):
         if taken and not want.repeated:
             subscriber.took(want.attempt_id, tuple(place.lite.name for place, _, _ in taken))
         if taken and subscriber.ready:  # there may be something for another receive of the client
-            key = (subscriber.group.id, subscriber.client_id)
+            key = (subscriber.group.id, subscriber.client_key)
             engine.waiting.wake(waiting_id(subscriber.topic), key, -1, 1)
         if want.changed or engine.store.filling:
             engine.store.commit()
@@ -254,13 +254,13 @@ class LitePopFacet(Facet):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _offer(self, client_id: str, group: Group, topic: Topic, added: Sequence[str]) -> None:
+    def _offer(self, client_key: str, group: Group, topic: Topic, added: Sequence[str]) -> None:
         """Let the client look at what it subscribes to now."""
         engine = self._engine
-        subscriber = engine.lites.subscriptions.find(client_id, group, topic)
+        subscriber = engine.lites.subscriptions.find(client_key, group, topic)
         if subscriber is not None and added:
             subscriber.ready.update(dict.fromkeys(added))
-            engine.waiting.wake(waiting_id(topic), (group.id, client_id), -1, 1)
+            engine.waiting.wake(waiting_id(topic), (group.id, client_key), -1, 1)
 
     def _place_at(
         self, group: Group, topic: Topic, named: Sequence[str], added: Sequence[str], sync: LiteSync

@@ -103,7 +103,7 @@ class _Count:
         engine, topic, group = self._engine, self._topic, self._group
         looks = _MOST_LOOKED
         for subscriber in engine.lites.subscriptions.of_group(group, topic):
-            self._receivers += engine.waiting.count(waiting_id(topic), (group.id, subscriber.client_id))
+            self._receivers += engine.waiting.count(waiting_id(topic), (group.id, subscriber.client_key))
             for name in islice(subscriber.names, max(looks, 0)):
                 looks -= 1
                 lite = engine.lites.topics.glance(topic, name)

@@ -145,7 +145,7 @@ class BrokerClient:
         *,
         timeout_s: float,
     ) -> None:
-        """As `call`, with a callback: `told` gets the response, or the exception of `call`, maybe at once.
+        """As `call`, with a callback, which gets the response, or the exception of `call`, maybe at once.
 
         A task is created only if the broker has to be found first, or has sent GO_AWAY.
         """

@@ -10,7 +10,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from brokers.shared.codec.kinds import MOMENT, TEXT, Kind, Sink, Source
+from brokers.shared.codec.kinds import MOMENT, TEXT, Kind, Listed, Sink, Source
 from brokers.shared.codec.layouts import Layout, as_tuple
 from popgate.context import ANONYMOUS, Context, Principal
 
@@ -18,18 +18,21 @@ _NAMES = (
     *("client_id", "language", "client_version", "namespace", "door", "peer", "local"),
     *("principal", "traceparent"),
 )
+"""Those that are text; the names in the client's certificate follow."""
 _KEPT = 4096
 _LONGEST_KEPT = 1024
 """Bytes: longer facts are read anew each time, so that what is kept stays small."""
 
-_take = attrgetter(*_NAMES[:7], "principal.name", "traceparent")
+_take = attrgetter(*_NAMES[:7], "principal.name", "traceparent", "certificate")
 
 
-_FACTS = Layout("", [(name, TEXT) for name in _NAMES], take=tuple, make=as_tuple)
+_FACTS = Layout(
+    "", [*((name, TEXT) for name in _NAMES), ("certificate", Listed(TEXT, tuple))], take=tuple, make=as_tuple
+)
 
 
 @lru_cache(_KEPT)
-def _encoded(facts: tuple[str, ...]) -> bytes:
+def _encoded(facts: tuple[Any, ...]) -> bytes:
     sink = Sink()
     _FACTS.write(sink, facts)
     data = sink.data()
@@ -41,7 +44,7 @@ def _decoded(data: bytes) -> tuple[Any, ...]:
     source = Source(data)
     facts = _FACTS.read(source)
     source.end()
-    return (*facts[:7], Principal(facts[7]) if facts[7] else ANONYMOUS, facts[8])
+    return (*facts[:7], Principal(facts[7]) if facts[7] else ANONYMOUS, *facts[8:])
 
 
 class _Context(Kind[Context]):
@@ -49,14 +52,14 @@ class _Context(Kind[Context]):
 
     def write(self, sink: Sink, value: Context) -> None:
         facts = _take(value)
-        short = sum(map(len, facts)) <= _LONGEST_KEPT
+        short = sum(map(len, facts)) + sum(map(len, value.certificate)) <= _LONGEST_KEPT
         sink.parts.append(_encoded(facts) if short else _encoded.__wrapped__(facts))
         MOMENT.write(sink, value.deadline)
 
     def read(self, source: Source) -> Context:
         data = source.take(source.length())
         facts = _decoded(data) if len(data) <= _LONGEST_KEPT else _decoded.__wrapped__(data)
-        client_id, language, version, namespace, door, peer, local, principal, traceparent = facts
+        client_id, language, version, namespace, door, peer, local, principal, traceparent, names = facts
         deadline = MOMENT.read(source)
         return Context(
             client_id,
@@ -68,6 +71,7 @@ class _Context(Kind[Context]):
             local,
             deadline,
             principal,
+            names,
             traceparent=traceparent,
         )
 

@@ -30,25 +30,25 @@ _AT_ONCE = 1_000
 
 class Lites(SharedStore):
     _counts: OrderedDict[str, int]
-    """By client id, the one that was asked about longest ago first."""
+    """By client key, the one that was asked about longest ago first."""
     _gone: LiteGoneHandler | None = None
 
     async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
         try:
             await self._link.ask(SUBSCRIBE_LITE, context, sync)
         except GatewayError:
-            await self._look([context.client_id])  # a part may have been done
+            await self._look([context.client_key])  # a part may have been done
             raise
-        await self._look([context.client_id])
+        await self._look([context.client_key])
 
     async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
-        self._counts.setdefault(context.client_id, 0)
+        self._counts.setdefault(context.client_key, 0)
         return await self._take(POP_LITE, context, request)
 
-    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
-        self._link.tell(PortCode.LITE_LEFT, encode(LEFT, (client_id, said_so)))
+    def leave_lite(self, client_key: str, *, said_so: bool) -> None:
+        self._link.tell(PortCode.LITE_LEFT, encode(LEFT, (client_key, said_so)))
         if said_so:
-            self._counts.pop(client_id, None)
+            self._counts.pop(client_key, None)
 
     def on_lite_gone(self, handler: LiteGoneHandler) -> None:
         self._gone = handler
@@ -59,8 +59,8 @@ class Lites(SharedStore):
     async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
         return await self._link.ask(DELETE_LITE_TOPIC, topic, lite_topic)
 
-    def lite_subscriptions(self, client_id: str) -> int:
-        return self._counts.get(client_id, 0)
+    def lite_subscriptions(self, client_key: str) -> int:
+        return self._counts.get(client_key, 0)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -71,11 +71,11 @@ class Lites(SharedStore):
         except GatewayError:
             return None
         counts = self._counts
-        for client_id, count in zip(asked, state.subscriptions, strict=False):
-            counts[client_id] = count
-            counts.move_to_end(client_id)
+        for client_key, count in zip(asked, state.subscriptions, strict=False):
+            counts[client_key] = count
+            counts.move_to_end(client_key)
             if not count:
-                del counts[client_id]
+                del counts[client_key]
         while len(counts) > self._settings.max_lite_clients:
             counts.popitem(last=False)
         return state
@@ -83,8 +83,8 @@ class Lites(SharedStore):
     def _longest_ago(self) -> list[str]:
         return list(islice(self._counts, _AT_ONCE))
 
-    def _lite_went(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
-        if self._counts.get(client_id):
-            self._counts[client_id] -= 1
+    def _lite_went(self, client_key: str, group: str, topic: str, lite_topic: str) -> None:
+        if self._counts.get(client_key):
+            self._counts[client_key] -= 1
         if self._gone is not None:
-            self._gone(client_id, group, topic, lite_topic)
+            self._gone(client_key, group, topic, lite_topic)

@@ -134,8 +134,8 @@ class Guest:
         """The consumers of these groups are others now."""
         self._tell(PortCode.MEMBERS_CHANGED, encode(CHANGED, groups))
 
-    def lite_gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
-        self._tell(PortCode.LITE_GONE, encode(GONE, (client_id, group, topic, lite_topic)))
+    def lite_gone(self, client_key: str, group: str, topic: str, lite_topic: str) -> None:
+        self._tell(PortCode.LITE_GONE, encode(GONE, (client_key, group, topic, lite_topic)))
 
     def leaving(self) -> None:
         """The host is about to stop."""
@@ -201,11 +201,11 @@ class Guest:
             for key in decode(LEAVERS, request.body):
                 self._member_left(key)
         elif code == PortCode.LITE_LEFT:
-            client_id, said_so = decode(LEFT, request.body)
-            self.serving.lite_clients.discard(client_id)
+            client_key, said_so = decode(LEFT, request.body)
+            self.serving.lite_clients.discard(client_key)
             lite = self._host_context.broker.capability(LiteTopics)
             if lite is not None:
-                lite.leave_lite(client_id, said_so=said_so)
+                lite.leave_lite(client_key, said_so=said_so)
         else:
             self.serving.refuse(request, Unsupported(f"request {code} between gateways"))
 
@@ -283,8 +283,8 @@ class Guest:
         self.serving.cancel_all()
         lite = self._host_context.broker.capability(LiteTopics)
         if lite is not None:
-            for client_id in self.serving.lite_clients:
-                lite.leave_lite(client_id, said_so=False)
+            for client_key in self.serving.lite_clients:
+                lite.leave_lite(client_key, said_so=False)
         self.serving.lite_clients.clear()
         for key in list(self._members):
             self._member_left(key)

@@ -180,11 +180,11 @@ class BrokerHost(AsksGateways):
         first = self._turn % len(guests)
         return _asked(check, guests[first:] + guests[:first])
 
-    def _lite_gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+    def _lite_gone(self, client_key: str, group: str, topic: str, lite_topic: str) -> None:
         if self._own_gone is not None:
-            self._own_gone(client_id, group, topic, lite_topic)
+            self._own_gone(client_key, group, topic, lite_topic)
         for guest in list(self._guests):
-            guest.lite_gone(client_id, group, topic, lite_topic)
+            guest.lite_gone(client_key, group, topic, lite_topic)
 
     def _members(self, group: str) -> None:
         if self._own_members is not None:

@@ -60,7 +60,7 @@ class PendingCalls:
         self.taking_bytes = 0
         """Taken and not in the channel's queue yet."""
         self.lite_clients: set[str] = set()
-        """Those who subscribed to lite topics through this guest."""
+        """The keys of clients that subscribed to lite topics through this guest."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -173,7 +173,7 @@ class PendingCalls:
             call.code == PortCode.SUBSCRIBE_LITE
             and len(self.lite_clients) < self.host_context.settings.max_lite_clients
         ):
-            self.lite_clients.add(args[0].client_id)
+            self.lite_clients.add(args[0].client_key)
         try:
             sink = Sink(self.host_context.clock.monotonic())
             call.write_result(sink, result)

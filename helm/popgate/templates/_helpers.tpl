@@ -113,6 +113,9 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 {{- if and (eq .Values.mode "embedded") .Values.cluster.nameServers -}}
 {{- fail "cluster.nameServers is given, but mode is embedded: set mode=cluster to serve that cluster" -}}
 {{- end -}}
+{{- if hasPrefix "tcp:" (toString .Values.config.share_broker) -}}
+{{- fail (printf "config.share_broker is %q, for which the chart opens no port: in a pod it may be unix:/path, for another container" .Values.config.share_broker) -}}
+{{- end -}}
 {{- if not (or .Values.doors.grpc.enabled .Values.doors.remoting.enabled) -}}
 {{- fail "no listener is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
 {{- end -}}

@@ -119,8 +119,9 @@ class Http2Connection(WireDriver[GrpcWire, Event]):
             self._host.on_violation(self, error.kind)
         transport = self.transport
         if transport is not None:
-            # What is wrong is told before the end, if it can be read.
-            transport.writelines(self.wire.data_to_send())
+            # What is wrong is told before the end, if it can be read. Of who does not read it is known then:
+            # `writelines` of asyncio's own sockets pauses nobody.
+            transport.write(b"".join(self.wire.data_to_send()))
             transport.close()
 
     def _rest(self) -> None:

@@ -37,7 +37,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
 from protocols.grpc.telemetry.kept_settings import KeptSettings
-from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream, check_account
+from protocols.grpc.telemetry.telemetry import TelemetryClient, TelemetryStream
 from protocols.grpc.transport import ResponseStream, TelemetryChannel
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,8 @@ class MessagingService(Positions):
 
     async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
         """Also of clients whose settings went elsewhere; unknown ones without a type are refused."""
-        client = self._processor.clients.get(context.client_id)
+        client_key = context.client_key
+        client = self._processor.clients.get(client_key)
         if client is None and request.client_type not in _CLIENT_TYPES:
             raise BadRequest(
                 f"client {shown(context.client_id)} is not known here and does not say what it is:"
@@ -105,9 +106,8 @@ class MessagingService(Positions):
             )
         if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
-        check_account(self._processor, context)
-        self._processor.clients.touch(context.client_id, self._clock.monotonic())
-        self._departures.heard(context.client_id)
+        self._processor.clients.touch(client_key, self._clock.monotonic())
+        self._departures.heard(client_key)
         return rpc.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -115,7 +115,7 @@ class MessagingService(Positions):
     ) -> rpc.NotifyClientTerminationResponse:
         # One that is not known here is gone already.
         self._processor.goodbye(context, request.group.name)
-        self._departures.left(context.client_id)
+        self._departures.left(context.client_key)
         return rpc.NotifyClientTerminationResponse(status=OK)
 
     async def send_message(
@@ -154,7 +154,7 @@ class MessagingService(Positions):
                 receive = convert.receive_in(request)
                 topic = request.message_queue.topic
             if receive.wait_s is None:
-                client = self._processor.clients.get(context.client_id)
+                client = self._processor.clients.get(context.client_key)
                 # None where the settings came to another replica: the deadline decides, as without settings.
                 receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
             polls = self._waits_first if notices_only_an_end(context) else self._polls
@@ -335,7 +335,7 @@ class MessagingService(Positions):
         stream = TelemetryStream(context, commands, self._processor, self._clock, self._kept_settings)
         self._open[task] = stream
         streams = self._waits_first if notices_only_an_end(context) else self._streams
-        watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
+        watch = self._departures.watch(context.client_key, partial(streams.call_back, task))
         try:
             await stream.run(streams)
         finally:

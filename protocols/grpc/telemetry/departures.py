@@ -28,29 +28,29 @@ class Departures:
     def __repr__(self) -> str:
         return f"<Departures {len(self._left)}>"
 
-    def left(self, client_id: str) -> None:
+    def left(self, client_key: str) -> None:
         """The client announced its end."""
         now = self._clock.monotonic()
-        self._left.pop(client_id, None)
+        self._left.pop(client_key, None)
         while self._left:
             first = next(iter(self._left))
             if len(self._left) < _MOST and now - self._left[first] < KNOWN_S:
                 break
             del self._left[first]
-        self._left[client_id] = now
+        self._left[client_key] = now
 
-    def heard(self, client_id: str) -> None:
+    def heard(self, client_key: str) -> None:
         """The client sent a heartbeat: it is there again."""
-        self._left.pop(client_id, None)
+        self._left.pop(client_key, None)
 
-    def watch(self, client_id: str, end: Callable[[], object]) -> Timer | None:
+    def watch(self, client_key: str, end: Callable[[], object]) -> Timer | None:
         """Call `end` in a while if a client of this id left lately and is not heard of; to be cancelled."""
-        since = self._left.get(client_id)
+        since = self._left.get(client_key)
         if since is None or self._clock.monotonic() - since >= KNOWN_S:
             return None
 
         def look() -> None:
-            if self._left.get(client_id) == since:
+            if self._left.get(client_key) == since:
                 end()
 
         return self._clock.call_later(SILENT_S, look)

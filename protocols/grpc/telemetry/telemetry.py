@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
-from popgate.context import Context, Principal
+from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, Unsupported, shown
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
@@ -41,8 +41,6 @@ only once it has asked for the routes of all its topics, one by one, and knows n
 before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
-Account = tuple[Principal, tuple[str, ...]]
-"""With the names in the client's certificate: who has permissions by these alone is anonymous."""
 
 
 class TelemetryStream:
@@ -217,10 +215,10 @@ class TelemetryStream:
             if bound:
                 await processor.lite.bind(context, bound, group)
             config = await processor.settings(context, group)
-        check_account(processor, context)
         self._counted = self._kept.replace(self._counted, size)
         client = TelemetryClient(
             client_id=context.client_id,
+            key=context.client_key,
             language=context.language,
             version=context.client_version,
             kind=kind,
@@ -235,10 +233,6 @@ class TelemetryStream:
         self._client = client
         self._settings = settings.SerializeToString()
         return client_settings.merged(settings, context, processor.limits, config)
-
-    @property
-    def account(self) -> Account:
-        return _account_of(self._context)
 
     def may_answer(self, topic: str) -> bool:
         """Whether the client may be asked about half messages of a topic that it says it publishes to."""
@@ -299,23 +293,6 @@ class TelemetryStream:
         return TelemetryCommand(status=OK, settings=answer)
 
 
-def _account_of(context: Context) -> Account:
-    return context.principal, context.certificate
-
-
-def check_account(processor: MessagingProcessor, context: Context) -> None:
-    """Raises Forbidden for an account that may not speak for the known client of the id that it names.
-
-    The account that sent its settings always may; another one has to have the permissions for what it does.
-    """
-    client = processor.clients.get(context.client_id)
-    if client is None:
-        return
-    if isinstance(client, TelemetryClient) and client.stream.account == _account_of(context):
-        return
-    processor.check_account(context, client)
-
-
 @dataclass(slots=True, frozen=True, eq=False)
 class TelemetryClient:
     """What a client said of itself in one settings command.
@@ -324,6 +301,7 @@ class TelemetryClient:
     """
 
     client_id: str
+    key: str
     language: str
     version: str
     kind: ClientKind
@@ -346,10 +324,6 @@ class TelemetryClient:
     @property
     def reading(self) -> Reading:
         return Reading.NEUTRAL
-
-    @property
-    def key(self) -> str:
-        return self.client_id
 
     @property
     def alive(self) -> bool:

@@ -74,8 +74,10 @@ class ReplyMessageHandler:
 
     def push(self, client_id: str, message: StoredMessage) -> bool | Awaitable[bool]:
         """Hand a reply to a client here; False when it is not here. `CarriesReplies.on_reply`."""
-        client = self._clients.find(client_id)
-        if not isinstance(client, RemotingClient) or not client.alive:
+        for client in self._clients.of_id(client_id):
+            if isinstance(client, RemotingClient) and client.alive:
+                break
+        else:
             return False
         answer = client.peer.ask(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, _fields(client, message), message.body

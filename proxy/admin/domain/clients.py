@@ -33,7 +33,7 @@ class Clients:
         shown_ones = [
             client_out(
                 client,
-                self._processor.lite.subscriptions(client.client_id),
+                self._processor.lite.subscriptions(client.key),
                 self._processor.clients.last_settled(client.key),
             )
             for client in clients[:_MOST_SHOWN]

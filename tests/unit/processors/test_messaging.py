@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -553,52 +553,52 @@ class Owners:
 
 
 @pytest.mark.parametrize("group", ["", "anna-readers"])
-async def test_good_bye_is_not_taken_from_another_account(
+async def test_good_bye_ends_no_client_of_another_account(
     make_processor: Make, make_client: Any, context: Context, group: str
 ) -> None:
     """A client id is only what a request says, and what its client holds is renewed while it is there."""
     processor = make_processor(policies=Policies(authorizer=Owners()))
-    client = make_client(context.client_id, group=group, topics=frozenset({"anna-orders"}))
+    anna, bert = (replace(context, principal=Principal(name)) for name in ("anna", "bert"))
+    client = make_client(context.client_id, group=group, key=anna.client_key)
     processor.clients.register(client)
-    with pytest.raises(Forbidden):
-        processor.goodbye(replace(context, principal=Principal("bert"), peer="10.9.9.9:1"))
-    assert processor.clients.get(context.client_id) is client
-    assert processor.goodbye(replace(context, principal=Principal("anna"))) is client
-    assert processor.clients.get(context.client_id) is None
+    for stranger in (bert, context, replace(context, certificate=("CN:anna",))):
+        assert processor.goodbye(stranger) is None
+    assert processor.clients.get(anna.client_key) is client
+    assert processor.goodbye(anna) is client
+    assert processor.clients.get(anna.client_key) is None
 
 
-async def test_a_producer_that_names_no_topic_is_of_who_sent_with_its_id(
+async def test_good_bye_ends_no_lite_subscription_of_another(
+    make_processor: Make, make_client: Any, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the gateway knows the client that says it or not."""
+    processor = make_processor(policies=Policies(authorizer=Owners()))
+    left: list[str] = []
+    lite = SimpleNamespace(left=lambda key, said_so: left.append(key))
+    monkeypatch.setattr(processor, "lite", lite)
+    anna, bert = (replace(context, principal=Principal(name)) for name in ("anna", "bert"))
+    processor.goodbye(bert)
+    processor.clients.register(make_client(context.client_id, key=bert.client_key))
+    processor.goodbye(bert)
+    assert left == [bert.client_key] * 2
+    assert anna.client_key != bert.client_key
+
+
+async def test_no_account_shows_that_a_client_of_another_is_there(
     make_processor: Make, make_client: Any, context: Context
 ) -> None:
-    """As the official client of Python does: it is asked about the topics of its transactions."""
+    """While a client polls, or acknowledges, what it holds is renewed, also when its stream has ended."""
     processor = make_processor(policies=Policies(authorizer=Owners()))
-    client = make_client(context.client_id, ClientKind.PRODUCER)
     anna, bert = (replace(context, principal=Principal(name)) for name in ("anna", "bert"))
-    processor.clients.register(client)
-    processor.check_account(bert, client)
-    processor.clients.produces(context.client_id, "anna-orders")
-    for speak in (partial(processor.check_account, bert, client), partial(processor.goodbye, bert)):
-        with pytest.raises(Forbidden):
-            speak()
-    processor.check_account(anna, client)
-    assert processor.goodbye(anna) is client
-
-
-@pytest.mark.parametrize("group", ["", "anna-readers"])
-async def test_no_account_polls_as_a_client_of_another(
-    make_processor: Make, make_client: Any, context: Context, group: str
-) -> None:
-    """While a client polls, what it holds is renewed, also when its stream has ended."""
-    processor = make_processor(policies=Policies(authorizer=Owners()))
-    processor.clients.register(make_client(context.client_id, group=group, topics=frozenset({"anna-orders"})))
-    bert = replace(context, principal=Principal("bert"), peer="10.9.9.9:1")
+    for account in (anna, bert):
+        group = f"{account.principal.name}-readers"
+        processor.clients.register(make_client(context.client_id, group=group, key=account.client_key))
     poll = replace(AT_ONCE, topic="bert-orders", group="bert-readers", auto_renew=True)
-    with pytest.raises(Forbidden):
-        await processor.receive(bert, poll)
-    await processor.receive(replace(bert, client_id="bert-1"), poll)
-    await processor.receive(bert, replace(poll, auto_renew=False))
-    anna = replace(context, principal=Principal("anna"))
-    await processor.receive(anna, replace(poll, topic="anna-orders", group="anna-others"))
+    await processor.receive(bert, poll)
+    await processor.ack(bert, "bert-orders", "bert-readers", ["receipt"])
+    holdings = processor.auto_renewal.holdings
+    assert holdings.holder(bert.client_key) is not None
+    assert holdings.holder(anna.client_key) is None
 
 
 async def test_the_settings_of_a_group_are_those_of_the_broker(

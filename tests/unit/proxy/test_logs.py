@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -118,6 +121,28 @@ def test_different_errors_of_one_place_are_different_kinds() -> None:
     assert sampling.filter(record(OSError()))
     assert sampling.filter(record(ValueError()))
     assert not sampling.filter(record(ValueError()))
+
+
+class Meeting(dict[Any, Any]):
+    """Two threads look into it at once, where they can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._both = threading.Barrier(2)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        known = super().get(key, default)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._both.wait(0.1)
+        return known
+
+
+def test_threads_that_log_at_once_are_sampled_together() -> None:
+    sampling = LogSampler(burst=1, window_s=60, now=lambda: 0.0)
+    sampling._kinds = Meeting()
+    record = logging.LogRecord("a", logging.ERROR, "", 0, "here", None, None)
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(sampling.filter, [record] * 2)) == [False, True]
 
 
 def test_the_memory_of_the_sampling_is_bounded() -> None:

@@ -16,7 +16,7 @@ from proxy.app import CannotStart, build
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import settle
 from proxy.config.loader import load_settings
-from proxy.config.mapping import remote_values, transactions_are_bound
+from proxy.config.mapping import policies_values, remote_values, transactions_are_bound
 from proxy.config.settings import Settings
 from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER
 from proxy.pages.reference import sample_file
@@ -55,6 +55,25 @@ def test_a_secret_is_shown_nowhere() -> None:
     with pytest.raises(SettingsWrong, match=r"remote\.secret_key") as caught:
         settings(secret_key=4711)
     assert "4711" not in str(caught.value)
+
+
+def test_options_of_a_policy_of_a_package_are_shown_nowhere() -> None:
+    """They may be secrets: nobody here can know."""
+    held = load_settings(
+        environment={},
+        flags={"policies": {"identity": "ldap?bind=hush", "rate": "per-client?rate=5", "backoff": "odd"}},
+    )
+    assert settle(held).policies.identity == held.policies.identity == "ldap?bind=hush"
+    for told in (held.model_dump(mode="json"), settle(held).model_dump(mode="json")):
+        policies = told["policies"]
+        assert policies["identity"] == "ldap?********"
+        assert (policies["rate"], policies["backoff"]) == ("per-client?rate=5", "odd")
+    assert "hush" not in sample_file(held)
+    with pytest.raises(
+        SettingsWrong, match=r"policies\.identity is 'ldap\?\*+': no identity policy"
+    ) as caught:
+        policies_values(held)
+    assert "hush" not in str(caught.value)
 
 
 def test_transactions_have_a_key_of_their_own_or_one_that_all_gateways_share(tmp_path: Path) -> None:

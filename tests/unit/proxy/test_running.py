@@ -92,12 +92,15 @@ async def test_a_second_signal_hurries() -> None:
 
 
 async def test_a_signal_while_starting_stops_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """And has a deadline, too."""
     app = FakeApp("start")
-    task = await served(app)
+    ends: list[float] = []
+    task = asyncio.create_task(_serve(app, ends.append))  # type: ignore[arg-type]
     await reached(app, "start")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(task, 60)
     assert app.steps == ["start", "start cut short", "stop"]
+    assert ends == [app.drain_s]
     assert "ready" not in capsys.readouterr().out
 
 

@@ -104,6 +104,24 @@ async def test_everything_is_served_on_before_the_doors_close_for_half_of_the_ti
     assert door.until == [pytest.approx(begin + drain_s - min(drain_s / 10, 1))]
 
 
+async def test_a_start_that_is_given_up_has_a_deadline(
+    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, clock, _ = built(settings_for, 10)
+    app.doors = []
+    endless = Endless()
+    monkeypatch.setattr(app.broker, "start", asyncio.Event().wait)
+    monkeypatch.setattr(app.broker, "stop", endless.stop)
+    starting = asyncio.ensure_future(app.start())
+    await until(lambda: app.admin is None or bool(app.admin_address))
+    starting.cancel()
+    await endless.asked.wait()
+    clock.advance(10)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(starting, PATIENCE_S)
+    assert endless.let_go
+
+
 async def test_the_time_counts_from_when_the_process_was_told(settings_for: Callable[..., Settings]) -> None:
     app, clock, door = built(settings_for, 10)
     told = clock.monotonic()

@@ -221,6 +221,8 @@ class ConnectionLifetime(SendHalf):
         if not self._has_greeted():
             if now - self._opened_at >= limits.greeting_s:
                 self._on_silence(Http2Error("no greeting came", ErrorCode.SETTINGS_TIMEOUT, "greeting"))
+            elif self._leaving_at is not None and now - self._leaving_at >= _HELD_S:
+                self._end_leaving()  # it has asked for nothing, and a drain waits for it
             return
         self._tick_stuck(now)
         self._tick_silent(now)

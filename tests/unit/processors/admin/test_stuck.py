@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.errors import (
     BadRequest,
     GroupNotFound,
@@ -100,12 +100,18 @@ async def test_filters_a_full_queue_and_a_group_that_is_off_are_told(broker, pro
     assert "switched off" in await reasons(processor)
 
 
+@pytest.mark.parametrize("account", ["", "anna"])
 async def test_what_a_push_consumer_gave_back_rests_and_what_the_gateway_renewed_does_not(
-    broker, processor, clock, context, make_client, message
+    broker, processor, clock, context, make_client, message, account
 ):
+    context = replace(context, principal=Principal(account))
     processor.clients.register(
         make_client(
-            context.client_id, kind=ClientKind.PUSH_CONSUMER, group="readers", topics=frozenset({"orders"})
+            context.client_id,
+            kind=ClientKind.PUSH_CONSUMER,
+            group="readers",
+            topics=frozenset({"orders"}),
+            key=context.client_key,
         )
     )
     broker.told_standing = standing(lag=1, in_flight=1)

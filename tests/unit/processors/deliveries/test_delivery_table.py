@@ -267,6 +267,6 @@ def test_whatever_happens_the_ledger_agrees_with_a_set_of_what_is_held(
         for receipt, holder in model.items():
             found = holdings.find("orders", "readers", receipt)
             assert found is not None
-            assert found.holder.client_id == holder
+            assert found.holder.client_key == holder
         assert holdings.any_held("orders", "readers") == bool(model)
         assert (holdings.next_renewal_ms() is not None) == bool(model)

@@ -22,6 +22,7 @@ from protocols.eager_tasks import EagerTask
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.compression import packed, unpacked
 from protocols.grpc.http2.events import Shape
+from protocols.grpc.http2.frames.codes import ErrorCode, Http2Error
 from protocols.grpc.http2.frames.limits import LONGEST_REST_S, Http2Limits, InflationBudget
 from protocols.grpc.http2.grpc_wire import GrpcWire
 from protocols.grpc.http2.hpack.decoder import encode_fields
@@ -289,6 +290,29 @@ async def test_who_takes_it_slowly_is_borne(site: Site) -> None:
         connection.tick(now + 50 * minute)
         assert connection.transport is not None, f"cut after {50 * minute} s"
     assert site.seen.kinds == []
+
+
+def unpaused(transport: Any, data: list[bytes]) -> None:
+    """As `writelines` of asyncio's own sockets since Python 3.12."""
+    transport._maybe_pause_protocol = lambda: None
+    transport.write(b"".join(data))
+    del transport._maybe_pause_protocol
+
+
+async def test_who_breaks_the_rules_before_much_is_written_does_not_linger(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are written with the reason of the end, and closing waits until it has read them."""
+    server = await site.start(slow_s=60.0)
+    await site.dial(server, HELLO)
+    await until(lambda: bool(server.connections))
+    connection = only(server)
+    monkeypatch.setattr(type(connection.transport), "writelines", unpaused, raising=False)
+    connection.wire._out.append(bytes(32 << 20))
+    connection.on_nonsense(Http2Error("no frame", ErrorCode.PROTOCOL_ERROR))
+    assert connection.paused
+    connection.tick(asyncio.get_running_loop().time() + 61)
+    await until(lambda: not server.connections)
 
 
 async def test_who_breaks_the_rules_and_reads_nothing_does_not_linger(site: Site) -> None:

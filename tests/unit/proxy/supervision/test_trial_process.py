@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled, settle
 from proxy.config.loader import load_settings
+from proxy.supervision import trial
 from proxy.supervision.doors import Doors
 from proxy.supervision.poll_loop import PollLoop
 from proxy.supervision.replacement import SETTINGS, SupervisorState, load_anew
@@ -127,6 +129,38 @@ def test_how_a_reload_ended_is_noted(bench: Bench) -> None:
     assert bench.staying.reload == {"count": 1, "at_ms": good["at_ms"], "reason": "no luck"}
     bench.staying.note_reload()
     assert (bench.staying.reload["count"], bench.staying.reload["reason"]) == (2, "")
+
+
+def test_a_reload_is_no_good_one_before_the_broker_has_started(bench: Bench) -> None:
+    """Its process is renewed last, and none of before is left that could go on."""
+    staying = bench.staying
+    staying.note_host("at the start this ends the gateway")
+    assert staying.reload["reason"] == ""
+    staying.generation = 1
+    for _ in range(2):  # it is tried again and again
+        staying.note_host("cannot be opened")
+        assert (staying.reload["count"], staying.reload["reason"]) == (1, "cannot be opened")
+    staying.note_host()
+    assert (staying.reload["count"], staying.reload["reason"]) == (2, "")
+    staying.note_host("it was there already")
+    assert (staying.reload["count"], staying.reload["reason"]) == (2, "")
+
+
+@pytest.mark.parametrize("place", ["file/store", "file", "kept/store"])
+def test_a_folder_that_cannot_be_written_is_no_good_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv("_POPGATE_TRIAL", str(tmp_path / "trial"))
+    monkeypatch.setattr(trial.os, "access", lambda path, _mode: path != tmp_path / "kept")
+    for broker, data in ((f"embedded:{tmp_path / place}", tmp_path), ("embedded:", tmp_path / place)):
+        settings = load_settings(environment={}, flags={"broker": broker, "data": data, "admin": "off"})
+        with pytest.raises(SettingsWrong, match=f"cannot write in {tmp_path / place}"):
+            trial.look(settle(settings))
+    trial.look(settle(load_settings(environment={}, flags={"data": tmp_path / "new", "admin": "off"})))
+    assert (tmp_path / "trial").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_trial_that_said_nothing_is_told_by_its_end(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.workers.counts import add_to_past, added, keep
+from tests.support.waiting import PATIENCE_S
 
 NAME = "popgate_messages_sent_total"
 
@@ -30,6 +34,21 @@ def test_the_living_are_added_to_those_that_were(tmp_path: Path) -> None:
     add_to_past(tmp_path, 2)
     add_to_past(tmp_path, 3)  # it was never asked
     assert value(added(tmp_path, {})) == 30
+
+
+def test_two_scrapes_of_a_process_are_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By two threads: what is read must be whole."""
+    both, replace = threading.Barrier(2), Path.replace
+
+    def meet(path: Path, target: Path) -> Path:
+        both.wait(PATIENCE_S)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", meet)
+    with ThreadPoolExecutor(2) as threads:
+        for kept in [threads.submit(keep, tmp_path, 1, text(10)) for _ in range(2)]:
+            kept.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["counts-1"]
 
 
 def test_one_that_does_not_answer_is_told_as_it_was(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def full(**changes: object) -> Context:
         "peer": "a:1",
         "local": "b:2",
         "principal": Principal("p"),
+        "certificate": ("CN:p", "DNS:p.example"),
         "traceparent": "00-1",
         **changes,
     }

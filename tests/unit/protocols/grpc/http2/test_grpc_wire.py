@@ -329,6 +329,18 @@ def test_who_does_not_greet_is_given_up(make_client: MAKE) -> None:
     assert client.failure is not None
 
 
+def test_who_has_not_greeted_holds_up_no_drain(make_client: MAKE) -> None:
+    """It has asked for nothing, and may have been opened for no more than a look at the port."""
+    client = make_client(greets=False, greeting_s=10.0)
+    client.tick(1_000.0)
+    client.wire.leave(1_000.0)
+    client.tick(1_000.5)
+    assert not client.wire.left
+    client.tick(1_001.0)
+    assert client.wire.left
+    assert client.failure is None
+
+
 def test_silence_is_asked_for_a_sign_of_life(make_client: MAKE) -> None:
     client = make_client(ping_s=20.0)
     client.call(1, b"")

@@ -428,6 +428,40 @@ def test_who_holds_most_makes_room_for_the_others(whole: Callable[..., Client]) 
     assert len(refused) == 1
 
 
+class Small:
+    """Holds little, and gives it up."""
+
+    looks = 0
+
+    def __init__(self, holding: HeldBytes) -> None:
+        self._holding = holding
+        self._holds = 64
+        holding.used += 64
+        holding.holders.add(self)
+
+    @property
+    def holds(self) -> int:
+        Small.looks += 1
+        return self._holds
+
+    def give_up(self) -> bool:
+        self._holding.used -= self._holds
+        self._holds = 0
+        self._holding.holders.discard(self)
+        return True
+
+
+def test_those_that_hold_little_are_looked_through_seldom() -> None:
+    """There may be 50,000 of them, and each frame of theirs takes a little more than there is room for."""
+    holding = HeldBytes(64_000)
+    for _ in range(2_000):
+        Small(holding)
+        if holding.used > holding.most:
+            holding.make_room()
+    assert 60_000 < holding.used <= 64_000
+    assert Small.looks < 100_000
+
+
 def test_what_nobody_reads_is_held_until_it_is_read(whole: Callable[..., Client]) -> None:
     holding = HeldBytes()
     client = whole(holding=holding)

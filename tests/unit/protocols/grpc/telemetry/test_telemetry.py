@@ -15,7 +15,7 @@ import pytest
 
 from popgate.clock import SystemClock
 from popgate.context import Context, Principal
-from popgate.errors import BrokerUnavailable, Forbidden
+from popgate.errors import BrokerUnavailable
 from popgate.kinds import Action, Credentials, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients.client_registry import ClientKind
@@ -30,7 +30,7 @@ from protocols.grpc.rpcs.dispatcher import STREAMED, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.telemetry.departures import KNOWN_S, SILENT_S
-from protocols.grpc.telemetry.telemetry import TelemetryStream, check_account
+from protocols.grpc.telemetry.telemetry import TelemetryStream
 from protocols.grpc.transport import BrokenStream
 from tests.support.waiting import until
 
@@ -364,8 +364,8 @@ async def accounts(town: Any) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
-async def test_no_account_replaces_a_client_of_another(accounts: Any, kind: str) -> None:
-    """A client id is only what a request says: what its client holds, and is asked, would be the other's."""
+async def test_accounts_with_one_client_id_do_not_meet(accounts: Any, kind: str) -> None:
+    """A client id is only what a request says: neither takes the other's place, nor keeps it from its own."""
     gateway, anna, bert = accounts
 
     def settings(client: Any, name: str) -> pb.Settings:
@@ -373,17 +373,19 @@ async def test_no_account_replaces_a_client_of_another(accounts: Any, kind: str)
             return client.producing(f"{name}-t")
         return client.subscribing(topic=f"{name}-t", group=f"{name}-g")
 
-    stream = await anna.introduce(settings(anna, "anna"))
-    known = gateway.processor.clients.get("client-1")
-    other = bert.telemetry()
-    await other.write(rpc.TelemetryCommand(settings=settings(bert, "bert")))
-    assert (await other.read()).status.code == Code.FORBIDDEN
-    assert gateway.processor.clients.get("client-1") is known
-    await stream.write(rpc.TelemetryCommand(settings=settings(anna, "anna")))
-    assert (await stream.read()).status.code == Code.OK
-    again = await anna.introduce(settings(anna, "anna"))
-    assert gateway.processor.clients.get("client-1") is not known
-    again.cancel()
+    clients = gateway.processor.clients
+    named = {"anna": anna, "bert": bert}
+    streams = [await client.introduce(settings(client, name)) for name, client in named.items()]
+    before = {client.key for client in clients.all()}
+    assert [client.client_id for client in clients.all()] == ["client-1"] * 2
+    for stream, (name, client) in zip(streams, named.items(), strict=True):
+        await stream.write(rpc.TelemetryCommand(settings=settings(client, name)))
+        assert (await stream.read()).status.code == Code.OK
+        assert (await client.call("Heartbeat", rpc.HeartbeatRequest())).status.code == Code.OK
+    assert {client.key for client in clients.all()} == before
+    await bert.call("NotifyClientTermination", GOODBYE)
+    assert len(clients) == 1
+    assert (await anna.call("Heartbeat", rpc.HeartbeatRequest())).status.code == Code.OK
 
 
 async def test_an_account_may_replace_its_client_whatever_that_names(accounts: Any) -> None:
@@ -398,7 +400,8 @@ async def test_no_account_keeps_a_client_of_another_alive(accounts: Any) -> None
     """What a client works on is renewed as long as there is a heartbeat of it."""
     gateway, anna, bert = accounts
     await anna.introduce(anna.subscribing(topic="anna-t", group="anna-g"))
-    seen = gateway.processor.clients.last_seen("client-1")
+    (known,) = gateway.processor.clients.all()
+    seen = gateway.processor.clients.last_seen(known.key)
     await gateway.pass_s(5)
 
     async def beat(client: Any, group: str) -> int:
@@ -407,10 +410,10 @@ async def test_no_account_keeps_a_client_of_another_alive(accounts: Any) -> None
         answer = await client.call("Heartbeat", request)
         return int(answer.status.code)
 
-    assert await beat(bert, "bert-g") == Code.FORBIDDEN
-    assert gateway.processor.clients.last_seen("client-1") == seen
+    assert await beat(bert, "bert-g") == Code.OK
+    assert gateway.processor.clients.last_seen(known.key) == seen
     assert await beat(anna, "anna-g") == Code.OK
-    assert gateway.processor.clients.last_seen("client-1") == seen + 5
+    assert gateway.processor.clients.last_seen(known.key) == seen + 5
 
 
 async def test_streams_have_a_bound(town: Any) -> None:
@@ -570,9 +573,8 @@ async def test_accounts_may_be_certificates_alone(town: Any) -> None:
     settings.publishing.topics.add(name="bert-t")
     channel = Kept(rpc.TelemetryCommand(settings=settings))
     await TelemetryStream(anna, channel, gateway.processor, gateway.clock).run(LongPolls())
-    check_account(gateway.processor, anna)
-    with pytest.raises(Forbidden):
-        check_account(gateway.processor, bert)
+    assert gateway.processor.clients.get(anna.client_key) is not None
+    assert gateway.processor.clients.get(bert.client_key) is None
 
 
 async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_forgotten_whole(

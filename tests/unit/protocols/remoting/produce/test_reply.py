@@ -15,6 +15,7 @@ from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.reply import ReplyMessageHandler
+from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 LONG, SHORT = RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2
@@ -99,6 +100,17 @@ async def test_a_reply_may_be_empty(stage: Stage, room: ReplyMessageHandler) -> 
     await replier(room).ok(SHORT, reply())
     ((_, _, body),) = peer.asked
     assert body == b""
+
+
+async def test_a_client_of_another_protocol_with_its_id_takes_no_reply(
+    stage: Stage, room: ReplyMessageHandler
+) -> None:
+    """Anybody may name that id."""
+    peer = await asker(stage)
+    other = FakeClient("asker@1", group="others")
+    stage.processor.clients.register(other)
+    await replier(room).ok(SHORT, reply(), b"the answer")
+    assert len(peer.asked) == 1
 
 
 async def test_nobody_waits(room: ReplyMessageHandler) -> None:
