@@ -77,34 +77,16 @@ class Settlement:
         checked: set[tuple[object, ...]] = set()
         replaced = self._deliveries.replaced.any_of(receipts)
         for at, handle in enumerate(receipts):
-            try:
-                receipt = parse_receipt(handle)
-                # Nearly all are from few places, and of few pops: each is looked at once.
-                begins = receipt[1:7]
-                in_time = begins in checked
-                if not in_time:
-                    self._deliveries.check_place(receipt, handle, topic, group, route)
-                    if not receipt.ordered and not self._deliveries.is_over(topic, group, receipt):
-                        checked.add(begins)
-                        in_time = True
-            except IllegalReceipt as error:
-                results[at] = error
+            judged = self._judge(topic, group, handle, route, checked, replaced)
+            if isinstance(judged, GatewayError):
+                results[at] = judged
                 continue
-            if replaced and handle in self._deliveries.replaced and handle not in self._deliveries.unsure:
-                results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-                continue
-            if (
-                not in_time
-                and handle not in self._deliveries.acknowledged
-                and self._deliveries.is_over(topic, group, receipt)
-            ):
-                results[at] = ReceiptExpired(handle)
-                continue
-            place = by_broker.get(receipt.broker)
+            broker = judged.receipt.broker
+            place = by_broker.get(broker)
             if place is None:
-                place = by_broker[receipt.broker] = [], []
+                place = by_broker[broker] = [], []
             place[0].append(at)
-            place[1].append(Ack(topic, group, receipt, handle))
+            place[1].append(judged)
         requests = []
         for broker, (places, acks) in by_broker.items():
             self._deliveries.finished.add_all([ack.handle for ack in acks])
@@ -119,19 +101,39 @@ class Settlement:
             )
         return _told(results)
 
-    def _judge(self, topic: str, group: str, handle: str, route: TopicRoute) -> Ack | GatewayError:
-        """What is to be sent for a handle, or why it is refused."""
+    def _judge(
+        self,
+        topic: str,
+        group: str,
+        handle: str,
+        route: TopicRoute,
+        checked: set[tuple[object, ...]] | None = None,
+        replaced: bool = True,
+    ) -> Ack | GatewayError:
+        """The request for a handle, or why it is refused.
+
+        `checked`: of several handles, the pops and places that are good; it is added to. `replaced`: whether
+        the handle may be a replaced one.
+        """
         deliveries = self._deliveries
         try:
             receipt = parse_receipt(handle)
-            deliveries.check_place(receipt, handle, topic, group, route)
+            # Nearly all of several are from few places, and of few pops: each is looked at once.
+            in_time = checked is not None and receipt[1:7] in checked
+            if not in_time:
+                deliveries.check_place(receipt, handle, topic, group, route)
         except IllegalReceipt as error:
             return error
-        if handle in deliveries.replaced and handle not in deliveries.unsure:
+        if replaced and handle in deliveries.replaced and handle not in deliveries.unsure:
             return ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-        if deliveries.is_over(topic, group, receipt) and handle not in deliveries.acknowledged:
-            return ReceiptExpired(handle)
-        return Ack(topic, group, receipt, handle)
+        if not in_time:
+            if deliveries.is_over(topic, group, receipt):
+                if handle not in deliveries.acknowledged:
+                    return ReceiptExpired(handle)
+            elif checked is not None and not receipt.ordered:
+                checked.add(receipt[1:7])
+        # `Ack(...)`, without a call of Python for each.
+        return tuple.__new__(Ack, (topic, group, receipt, handle))
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import functools
 import json
+import random
 
 import pytest
 
 from brokers.remote.broker import RemoteBroker
+from brokers.remote.settle.ack_batcher import real_topic
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -428,6 +430,106 @@ async def test_who_goes_away_keeps_nobody_from_being_answered(broker, peers, han
     await peers.until(lambda: broker.acking._parts or peers.asked(RequestCode.BATCH_ACK_MESSAGE))
     first.cancel()
     assert await second == [None]
+
+
+KINDS = {
+    "good": {},
+    "of its next message": {"offset": 9},
+    "far from its start": {"offset": 1 << 40},
+    "of the other broker": {"broker": "broker-b"},
+    "of no broker": {"broker": "broker-z"},
+    "of a queue that its topic had before": {"queue_id": 4},
+    "redelivered, older name": {"topic_type": 1, "queue_id": 4},
+    "redelivered, newer name": {"topic_type": 2},
+    "of no revive queue": {"revive_queue": 1_000},
+    "almost over": {"invisible_ms": 1},
+    "over": {"invisible_ms": 0},
+    "over, of a broker without a clock": {"invisible_ms": 0, "broker": "broker-b"},
+    "long over": {"pop_ms": 1},
+    "of before the broker was born again": {"pop_ms": 1, "broker": "broker-b"},
+    "ordered": {"revive_queue": 999},
+    "ordered and over": {"revive_queue": 999, "invisible_ms": 0},
+    "ordered, over and renewed": {"revive_queue": 999, "invisible_ms": 0, "offset": 5},
+    "ordered, of a queue of before": {"revive_queue": 999, "queue_id": 4},
+    "replaced": {"offset": 20},
+    "replaced and over": {"offset": 21, "invisible_ms": 0},
+    "replaced, nobody knows": {"offset": 22},
+    "replaced, nobody knows, and over": {"offset": 23, "invisible_ms": 0},
+    "replaced and of no broker": {"offset": 24, "broker": "broker-z"},
+    "acknowledged": {"offset": 30},
+    "acknowledged and over": {"offset": 31, "invisible_ms": 0},
+    "acknowledged and of no queue": {"offset": 32, "queue_id": 4},
+}
+NO_RECEIPTS = (
+    "",
+    "nonsense",
+    "1 2 3",
+    "x" * 600,
+    "0 1 60000 3 7 broker-a 0 1 2",
+    "0 1 60000 3 0 broker-a 0 -1",
+)
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G_T", "%RETRY%other_T"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_of_several_each_is_judged_as_it_is_alone(
+    make_broker, peers, handle, clock, retries_of, topic, seed
+):
+    """In any order and any company, also twice in a call."""
+    retries_of(topic)
+    named = {kind: handle(**fields) for kind, fields in KINDS.items()} | {
+        "with a mark": handle() + " 1f",
+        "of eight fields": handle().rsplit(" ", 1)[0],
+        **{f"none: {text[:20]}": text for text in NO_RECEIPTS},
+    }
+
+    async def prepared():
+        broker = await make_broker()
+        told_time(broker, clock)
+        for kind, receipt in named.items():
+            if "replaced" in kind:
+                broker.replaced.add(receipt)
+            if "nobody knows" in kind:
+                broker.unsure.add(receipt)
+            if "acknowledged" in kind:
+                broker.acknowledged.add(receipt)
+            if "renewed" in kind:
+                renewed = parse_receipt(receipt)._replace(invisible_ms=60_000)
+                broker.ordered.renewed(topic, "G", renewed)
+        return broker
+
+    def sent():
+        alone = {
+            (request.fields["bname"], request.fields["topic"], int(request.fields["offset"]))
+            for request in peers.asked(RequestCode.ACK_MESSAGE)
+        }
+        return alone | {
+            (broker, real_topic(ack.topic, "G", parse_receipt(handle(topic_type=int(ack.retry)))), offset)
+            for request in peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+            for broker, acks in [decode_batch_acks(request.body)]
+            for ack in acks
+            for offset in ack.offsets
+        }
+
+    broker = await prepared()
+    alone = {receipt: (await broker.ack(CONTEXT, topic, "G", [receipt]))[0] for receipt in named.values()}
+    sent_alone = sent()
+    for peer in peers.peers.values():
+        peer.requests.clear()
+    several = 2 * [*named.values()]
+    random.Random(seed).shuffle(several)
+    results = await (await prepared()).ack(CONTEXT, topic, "G", several)
+    assert [(type(result), str(result)) for result in results] == [
+        (type(alone[receipt]), str(alone[receipt])) for receipt in several
+    ]
+    assert sent() == sent_alone
+    refused = {kind for kind, receipt in named.items() if alone[receipt] is not None}
+    if topic == "%RETRY%other_T":
+        assert refused == set(named)
+    else:
+        assert {type(alone[named[kind]]) for kind in refused} == {IllegalReceipt, ReceiptExpired}
+        assert {"good", "ordered", "replaced, nobody knows", "acknowledged and over"} & refused == set()
+        assert {"over", "ordered and over", "replaced", "of no broker", "none: nonsense"} <= refused
 
 
 # -- changing the invisible time -------------------------------------------------------------------
