@@ -114,12 +114,16 @@ class Deliveries:
 
     def check_usable(self, topic: str, group: str, handle: str, receipt: Receipt) -> None:
         """Raises ReceiptExpired for a delivery that must not be touched any more: it could come back."""
-        if handle in self.finished:
+        if self._is_finished(handle):
             raise ReceiptExpired(handle, "the message is finished already")
         if handle in self.replaced:
             raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
         if self.is_over(topic, group, receipt):
             raise ReceiptExpired(handle)
+
+    def _is_finished(self, handle: str) -> bool:
+        # Confirmed ones also where a repetition failed, which takes them out of the others.
+        return handle in self.finished or handle in self.acknowledged
 
     async def hide(
         self,
@@ -196,7 +200,7 @@ class Deliveries:
     async def free(self, topic: str, group: str, handle: str, receipt: Receipt) -> bool:
         """Return a delivery that reached no consumer as well as the broker can; whether it was freed."""
         # Since the caller looked. Of ordered ones it may have put down itself that nobody else has them.
-        if handle in self.finished or (handle in self.replaced and not receipt.ordered):
+        if self._is_finished(handle) or (handle in self.replaced and not receipt.ordered):
             return False
         self.returns.returned(handle)
         try:

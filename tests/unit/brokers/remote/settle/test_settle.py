@@ -624,6 +624,28 @@ async def test_an_acknowledgement_under_way_keeps_a_change_away(broker, peers, h
     assert isinstance(refused, ReceiptExpired)
 
 
+async def test_an_acknowledged_message_stays_so_when_a_repetition_fails(broker, peers, handle, clock):
+    """The first one was on its way for long; a change would bring the message back."""
+    mine, answered = handle(), asyncio.Event()
+
+    async def late(request):
+        await answered.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, late)
+    first = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    await peers.until(lambda: peers.asked(RequestCode.ACK_MESSAGE))
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerBusy):
+        await moving(clock, broker.ack(CONTEXT, "T", "G", [mine]))
+    answered.set()
+    assert await first == [None]
+    with pytest.raises(ReceiptExpired):
+        await broker.change_invisible(CONTEXT, "T", "G", mine, 0)
+    assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 0
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+
+
 async def test_a_change_that_surely_was_not_done_may_be_tried_again(broker, peers, handle):
     mine = handle()
     peer = peers.peers["broker-a"]
