@@ -47,7 +47,8 @@ class Deliveries:
     """What pops and settlement know of deliveries.
 
     `finished`: handles whose messages are or may be acknowledged or dead-lettered, or are in progress;
-    `acknowledged`: those that their broker confirmed. `replaced`: those whose messages were hidden again
+    `acknowledged`: those that their broker confirmed; `repeated`: those that were in `finished` when they were
+    acknowledged once more, so that a failure says nothing of them. `replaced`: those whose messages were hidden again
     or freed, where that creates a new handle; `unsure`: those of them without a response from their broker.
     """
 
@@ -58,6 +59,7 @@ class Deliveries:
         self.clocks = BrokerClocks(access.clock)
         self.finished = RecentHandles()
         self.acknowledged = RecentHandles()
+        self.repeated = RecentHandles()
         self.replaced = RecentHandles()
         self.unsure = RecentHandles()
         self.returns = Undelivered()
@@ -120,6 +122,11 @@ class Deliveries:
             raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
         if self.is_over(topic, group, receipt):
             raise ReceiptExpired(handle)
+
+    def not_finished(self, handle: str) -> None:
+        """A try to finish this failed; unless there was another one, the message surely is not finished."""
+        if handle not in self.repeated:
+            self.finished.discard(handle)
 
     def _is_finished(self, handle: str) -> bool:
         # Confirmed ones also where a repetition failed, which takes them out of the others.
@@ -250,10 +257,10 @@ class Deliveries:
                 broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context
             )
         except (BrokerUnavailable, BrokerBusy):
-            self.finished.discard(handle)
+            self.not_finished(handle)
             raise
         if answer.code != ResponseCode.SUCCESS:
-            self.finished.discard(handle)
+            self.not_finished(handle)
             if answer.code == ResponseCode.SYSTEM_ERROR and "look message" in answer.remark:
                 raise IllegalReceipt(handle, "there is no such message")
             raise error_of(answer, broker=broker, topic=topic, group=group)

@@ -33,10 +33,14 @@ class RecentHandles:
         key = hash(handle)
         return key in self._young or key in self._old
 
-    def add(self, handle: str) -> None:
+    def add(self, handle: str) -> bool:
+        """Returns whether it was remembered already."""
+        key = hash(handle)
+        known = key in self._young or key in self._old
         if len(self._young) >= self._most:
             self._young, self._old = set(), self._young
-        self._young.add(hash(handle))
+        self._young.add(key)
+        return known
 
     def add_all(self, handles: Iterable[str]) -> None:
         if len(self._young) >= self._most:

@@ -66,7 +66,8 @@ class Settlement:
             judged = self._judge(topic, group, receipts[0], route)
             if isinstance(judged, GatewayError):
                 return [judged]
-            self._deliveries.finished.add(judged.handle)
+            if self._deliveries.finished.add(judged.handle):
+                self._deliveries.repeated.add(judged.handle)
             outcomes = await self._deliveries.acking.finish(judged.receipt.broker, [judged])
             self._note(judged, outcomes[0])
             if outcomes[0] is None:
@@ -88,8 +89,12 @@ class Settlement:
             place[0].append(at)
             place[1].append(judged)
         requests = []
+        finished = self._deliveries.finished
         for broker, (places, acks) in by_broker.items():
-            self._deliveries.finished.add_all([ack.handle for ack in acks])
+            handles = [ack.handle for ack in acks]
+            if finished.any_of(handles):
+                self._deliveries.repeated.add_all([handle for handle in handles if handle in finished])
+            finished.add_all(handles)
             requests.append((places, acks, self._deliveries.acking.finish(broker, acks)))
         for places, acks, done in requests:
             outcomes = await done
@@ -141,7 +146,7 @@ class Settlement:
             if ack.receipt.ordered:
                 self._deliveries.ordered.finished(ack.topic, ack.group, ack.receipt)
         elif isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
-            self._deliveries.finished.discard(ack.handle)
+            self._deliveries.not_finished(ack.handle)
 
     async def change_invisible(
         self,

@@ -646,6 +646,57 @@ async def test_an_acknowledged_message_stays_so_when_a_repetition_fails(broker, 
     assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
 
 
+@pytest.mark.parametrize("several", [False, True])
+async def test_what_may_be_acknowledged_is_not_hidden_after_a_failed_repetition(
+    broker, peers, handle, clock, several
+):
+    """The first one had no response: its broker may have done it, or still do it."""
+    codes = RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE
+    mine = [handle(1), handle(2)] if several else [handle(1)]
+    for answer, error in ((None, BrokerTimeout), (ResponseCode.SYSTEM_BUSY, BrokerBusy)):
+        for code in codes:
+            peers.on(code, lambda request, answer=answer: None if answer is None else request.answer(answer))
+        with pytest.raises(error):
+            await moving(clock, broker.ack(CONTEXT, "T", "G", mine))
+    for receipt in mine:
+        with pytest.raises(ReceiptExpired):
+            await broker.change_invisible(CONTEXT, "T", "G", receipt, 0)
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+
+
+async def test_an_acknowledgement_under_way_outlives_the_failure_of_another(broker, peers, handle, clock):
+    mine, answered = handle(), asyncio.Event()
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    first = asyncio.ensure_future(moving(clock, broker.ack(CONTEXT, "T", "G", [mine])))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) == 2)
+
+    async def late(request):
+        await answered.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, late)
+    second = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) >= 3)
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    (failure,) = await asyncio.gather(first, return_exceptions=True)
+    changed = await asyncio.gather(
+        broker.change_invisible(CONTEXT, "T", "G", mine, 0), return_exceptions=True
+    )
+    answered.set()
+    assert await second == [None]
+    assert isinstance(failure, BrokerBusy)
+    assert isinstance(changed[0], ReceiptExpired)
+
+
+async def test_what_surely_was_not_acknowledged_may_be_hidden(broker, peers, handle, clock):
+    mine = handle()
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    for _ in range(2):
+        with pytest.raises(BrokerBusy):
+            await moving(clock, broker.ack(CONTEXT, "T", "G", [mine]))
+    assert await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+
+
 async def test_a_change_that_surely_was_not_done_may_be_tried_again(broker, peers, handle):
     mine = handle()
     peer = peers.peers["broker-a"]
