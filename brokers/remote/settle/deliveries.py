@@ -47,9 +47,10 @@ class Deliveries:
     """What pops and settlement know of deliveries.
 
     `finished`: handles whose messages are or may be acknowledged or dead-lettered, or are in progress;
-    `acknowledged`: those that their broker confirmed; `repeated`: those that were in `finished` when they were
-    acknowledged once more, so that a failure says nothing of them. `replaced`: those whose messages were hidden again
-    or freed, where that creates a new handle; `unsure`: those of them without a response from their broker.
+    `acknowledged`: those that their broker confirmed; `repeated`: those that were in `finished` when they
+    were acknowledged once more, so that a failure says nothing of them. `replaced`: those whose messages were
+    hidden again or freed, where that creates a new handle; `unsure`: those of them without a response from
+    their broker.
     """
 
     def __init__(self, access: ClusterAccess) -> None:
