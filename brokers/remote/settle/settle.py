@@ -48,6 +48,7 @@ class Settlement:
         self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
+        self._route_believed_s = access.settings.missing_route_s
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -64,6 +65,8 @@ class Settlement:
         if len(receipts) == 1:
             # Without the lists and tables for what several have in common.
             judged = self._judge(topic, group, receipts[0], route)
+            if type(judged) is IllegalReceipt:
+                judged = self._judge(topic, group, receipts[0], await self._newest(topic, route))
             if isinstance(judged, GatewayError):
                 return [judged]
             if self._deliveries.finished.add(judged.handle):
@@ -73,21 +76,10 @@ class Settlement:
             if outcomes[0] is None:
                 self._deliveries.acknowledged.add(judged.handle)
             return _told(outcomes)
-        results: list[GatewayError | None] = [None] * len(receipts)
-        by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
-        checked: set[tuple[object, ...]] = set()
-        replaced = self._deliveries.replaced.any_of(receipts)
-        for at, handle in enumerate(receipts):
-            judged = self._judge(topic, group, handle, route, checked, replaced)
-            if isinstance(judged, GatewayError):
-                results[at] = judged
-                continue
-            broker = judged.receipt.broker
-            place = by_broker.get(broker)
-            if place is None:
-                place = by_broker[broker] = [], []
-            place[0].append(at)
-            place[1].append(judged)
+        results, by_broker, illegal = self._judge_all(topic, group, receipts, route)
+        if illegal:
+            newest = await self._newest(topic, route)
+            results, by_broker, _ = self._judge_all(topic, group, receipts, newest)
         requests = []
         finished = self._deliveries.finished
         for broker, (places, acks) in by_broker.items():
@@ -105,6 +97,30 @@ class Settlement:
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )
         return _told(results)
+
+    def _judge_all(
+        self, topic: str, group: str, receipts: Sequence[str], route: TopicRoute
+    ) -> tuple[list[GatewayError | None], dict[str, tuple[list[int], list[Ack]]], bool]:
+        """Why handles are refused, the requests for the others by broker, each with its places among the
+        handles, and whether one is no handle of a place in the route."""
+        results: list[GatewayError | None] = [None] * len(receipts)
+        by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
+        checked: set[tuple[object, ...]] = set()
+        replaced = self._deliveries.replaced.any_of(receipts)
+        illegal = False
+        for at, handle in enumerate(receipts):
+            judged = self._judge(topic, group, handle, route, checked, replaced)
+            if isinstance(judged, GatewayError):
+                results[at] = judged
+                illegal = illegal or type(judged) is IllegalReceipt
+                continue
+            broker = judged.receipt.broker
+            place = by_broker.get(broker)
+            if place is None:
+                place = by_broker[broker] = [], []
+            place[0].append(at)
+            place[1].append(judged)
+        return results, by_broker, illegal
 
     def _judge(
         self,
@@ -140,6 +156,25 @@ class Settlement:
         # `Ack(...)`, without a call of Python for each.
         return tuple.__new__(Ack, (topic, group, receipt, handle))
 
+    async def _delivery(self, handle: str, topic: str, group: str, route: TopicRoute) -> Receipt:
+        """As `Deliveries.delivery`, also by a newer route."""
+        try:
+            return self._deliveries.delivery(handle, topic, group, route)
+        except IllegalReceipt:
+            pass
+        return self._deliveries.delivery(handle, topic, group, await self._newest(topic, route))
+
+    async def _newest(self, topic: str, route: TopicRoute) -> TopicRoute:
+        """The route of a topic, after `route` has refused a handle.
+
+        A broker pops from queues that it has only just been given. Name servers are not asked again within a
+        short time: a client may write what it likes into a handle.
+        """
+        age = self._routes.age(topic)
+        if age is not None and age >= self._route_believed_s:
+            return await self._routes.now(topic)
+        return self._routes.kept(topic) or route
+
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
         if outcome is None:
@@ -166,7 +201,7 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -188,9 +223,9 @@ class Settlement:
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                delivery = self._deliveries.delivery(handle, topic, group, route)
+                delivery = await self._delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
-            except IllegalReceipt:
+            except (IllegalReceipt, NotFound):
                 continue
             free.append(self._deliveries.free(topic, group, handle, delivery))
         return sum(await asyncio.gather(*free))
@@ -198,7 +233,7 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")

@@ -293,6 +293,54 @@ async def test_each_handle_has_its_own_answer(broker, peers, handle):
     assert [type(one) for one in results] == [type(None), *[IllegalReceipt] * 3, type(None)]
 
 
+@pytest.fixture
+async def widened(broker, handle, clock, asking_cluster):
+    """T has twice as many queues as its route says that this gateway knows. Requests for routes."""
+    assert await broker.ack(CONTEXT, "T", "G", [handle(1)]) == [None]
+    servers = asking_cluster[0]
+    servers.add_topic("T", *NAMES, queues=8)
+    clock.advance(2.0)
+    servers.requests.clear()
+    return lambda: len(servers.of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_messages_of_queues_newer_than_the_route_are_acknowledged(broker, handle, widened, count):
+    """A broker pops from all of its queues; refused, its messages would come again."""
+    handles = [handle(offset, queue_id=5 + offset) for offset in range(count)]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * count
+    assert widened() == 1
+    for offset in range(20):
+        (result,) = await broker.ack(CONTEXT, "T", "G", [handle(offset, queue_id=9)])
+        assert isinstance(result, IllegalReceipt)
+    assert widened() == 1
+
+
+async def test_messages_of_queues_newer_than_the_route_are_settled(broker, peers, handle, widened):
+    await broker.change_invisible(CONTEXT, "T", "G", handle(1, queue_id=5), 9_000)
+    assert await broker.give_back(CONTEXT, "T", "G", [handle(1, queue_id=6), handle(1)]) == 2
+    await broker.dead_letter(CONTEXT, "T", "G", handle(1, queue_id=7))
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 3
+    assert widened() == 1
+
+
+async def test_no_newer_route_is_looked_for_after_a_time_that_is_over(broker, handle, clock, widened):
+    for handles in ([handle(pop_ms=1)], [handle(pop_ms=1), handle(1, pop_ms=1)]):
+        results = await broker.ack(CONTEXT, "T", "G", handles)
+        assert {type(result) for result in results} == {ReceiptExpired}
+    assert widened() == 0
+
+
+@pytest.mark.parametrize("work", ["give_back", "dead_letter"])
+async def test_a_queue_newer_than_the_route_is_looked_up_once(broker, handle, widened, work):
+    mine = handle(1, queue_id=6)
+    if work == "give_back":
+        assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 1
+    else:
+        await broker.dead_letter(CONTEXT, "T", "G", mine)
+    assert widened() == 1
+
+
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE])
 async def test_nonsense_is_told_where_the_broker_tells_it(broker, peers, handle, code):
     peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "offset is illegal"))
