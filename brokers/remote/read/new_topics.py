@@ -19,7 +19,7 @@ from popgate.wire.bodies.routes import MOST_QUEUES
 
 _log = logging.getLogger(__name__)
 _BEYOND = 8
-"""After so many queues without a position that a new topic does not have, the older one had no more, either."""
+"""After so many queues without a position that a new topic does not have, the older one had no more."""
 
 
 class NewTopics:
