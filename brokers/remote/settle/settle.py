@@ -62,6 +62,7 @@ class Settlement:
         known = context.group
         if (known is None or known.name != group) and self._groups.kept(group) is None:
             await self._groups.of(group)
+        finished = self._deliveries.finished
         if len(receipts) == 1:
             # Without the lists and tables for what several have in common.
             judged = self._judge(topic, group, receipts[0], route)
@@ -69,8 +70,9 @@ class Settlement:
                 judged = self._judge(topic, group, receipts[0], await self._newest(topic, route))
             if isinstance(judged, GatewayError):
                 return [judged]
-            if self._deliveries.finished.add(judged.handle):
+            if judged.handle in finished:
                 self._deliveries.repeated.add(judged.handle)
+            finished.add(judged.handle)
             outcomes = await self._deliveries.acking.finish(judged.receipt.broker, [judged])
             self._note(judged, outcomes[0])
             if outcomes[0] is None:
@@ -81,12 +83,11 @@ class Settlement:
             newest = await self._newest(topic, route)
             results, by_broker, _ = self._judge_all(topic, group, receipts, newest)
         requests = []
-        finished = self._deliveries.finished
         for broker, (places, acks) in by_broker.items():
             handles = [ack.handle for ack in acks]
-            if finished.any_of(handles):
-                self._deliveries.repeated.add_all([handle for handle in handles if handle in finished])
-            finished.add_all(handles)
+            if finished.add_all(handles):
+                # Which of them costs more to know than it is worth: it only counts where this fails.
+                self._deliveries.repeated.add_all(handles)
             requests.append((places, acks, self._deliveries.acking.finish(broker, acks)))
         for places, acks, done in requests:
             outcomes = await done
