@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from brokers.embedded.catalog.cleanup_policy import check_policy, check_same_policy
 from brokers.embedded.catalog.config_codec import group_in, group_out, topic_in, topic_out
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.damaged_records import decode_first
 from brokers.embedded.storage.keys import (
     COMPACTED,
     COMPACTION_STATE,
@@ -35,7 +35,6 @@ from brokers.embedded.storage.keys import (
     split_compaction_state,
     split_message_key,
 )
-from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.model import GroupConfig, Permission, TopicConfig
@@ -293,7 +292,7 @@ class Catalog:
     def _last_store_ms(self, topic: Topic, queue: QueueState, last: tuple[bytes, bytes] | None) -> int:
         """Of the last record that is not damaged."""
         while last is not None and last[0] >= message_key(topic.id, queue.queue_id, 0):
-            decoded = decode_sound(expand(last[1]))
+            decoded = decode_first(last[1])
             if decoded is not None:
                 return decoded.store_ms
             last = self._store.last_below(MESSAGES, last[0])

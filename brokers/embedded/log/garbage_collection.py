@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from brokers.embedded.catalog.catalog import Catalog, Topic
-from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.damaged_records import decode_first
 from brokers.embedded.storage.keys import (
     COMPACTED,
     FLOORS,
@@ -34,7 +34,6 @@ from brokers.embedded.storage.keys import (
     removed_key,
     split_removed_key,
 )
-from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
@@ -152,7 +151,7 @@ class GarbageCollection:
             except BrokerUnavailable:
                 return 0  # damaged, and its age unknown
             if head is not None:
-                decoded = decode_sound(expand(head[1]))
+                decoded = decode_first(head[1])
                 if decoded is None:
                     return 0
                 hour = min(hour, decoded.store_ms // HOUR_MS)

@@ -27,26 +27,14 @@ class LogReader:
         """The record at an offset; None where there is none, or none any more."""
         block = self._recent.get(queue)
         if block is None or not block.first <= offset <= block.last:
-            value = self._store.get(MESSAGES, _key(queue, offset))
-            if value is not None:
-                block = block_of(value, offset)
-                if block is None:
-                    return value
-                self._keep(queue, block)
-            else:
-                block = self._block_with(queue, offset)
-        if block is None or offset < queue.minimum:
-            return None
-        return block.record(offset)
+            return self._record_at(queue, offset, self._store.get(MESSAGES, _key(queue, offset)))
+        return block.record(offset) if offset >= queue.minimum else None
 
     def get_many(self, queue: QueueState, offsets: Iterable[int]) -> list[bytes | None]:
         """Those at several offsets."""
         offsets = list(offsets)
         values = self._store.get_many(MESSAGES, [_key(queue, offset) for offset in offsets])
-        return [
-            value if value is not None and block_of(value, offset) is None else self.get(queue, offset)
-            for offset, value in zip(offsets, values, strict=True)
-        ]
+        return [self._record_at(queue, offset, value) for offset, value in zip(offsets, values, strict=True)]
 
     def read(self, queue: QueueState, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Records with begin <= offset < end, in order, as (offset, record). Never keep it over an await."""
@@ -98,6 +86,20 @@ class LogReader:
             yield block.rest(begin)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _record_at(self, queue: QueueState, offset: int, value: bytes | None) -> bytes | None:
+        """As `get`, where the store has this value under the record's own key."""
+        block = self._recent.get(queue)
+        if block is None or not block.first <= offset <= block.last:
+            if value is None:
+                block = self._block_with(queue, offset)
+            else:
+                block = block_of(value, offset)
+                if block is not None:
+                    self._keep(queue, block)
+            if block is None:
+                return value
+        return block.record(offset) if offset >= queue.minimum else None
 
     def _block_with(self, queue: QueueState, offset: int) -> RecordBlock | None:
         """The block in which a record lies that is not its last one; None: there is none."""

@@ -59,19 +59,19 @@ class QueueSize:
         """Measure new records, a part per step; yields the number of records that a step read."""
         while self._measured_to < self._queue.visible:
             count = size = 0
-            for offset, record in self._log.read(
-                self._topic, self._queue.queue_id, self._measured_to, self._queue.visible
-            ):
+            # Not to the end: the block in which this step ends is kept for the next one.
+            end = min(self._measured_to + _MOST_AT_ONCE, self._queue.visible)
+            for offset, record in self._log.read(self._topic, self._queue.queue_id, self._measured_to, end):
                 count += 1
                 size += len(record)
                 self._tail += len(record)
                 self._measured_to = offset + 1
                 if self._tail >= segment:
                     self._mark()
-                if count >= _MOST_AT_ONCE or size >= _MOST_BYTES_AT_ONCE:
+                if size >= _MOST_BYTES_AT_ONCE:
                     break
             else:
-                self._measured_to = self._queue.visible
+                self._measured_to = end
             yield count + 1
 
     def first_mark(self) -> int | None:

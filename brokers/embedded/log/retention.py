@@ -21,9 +21,8 @@ from brokers.embedded.log.garbage_collection import GarbageCollection
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.queue_sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.damaged_records import decode_first
 from brokers.embedded.storage.keys import FLOORS, MESSAGES, floor_key, message_key
-from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
@@ -211,7 +210,7 @@ class Retention:
             if entry is None:
                 return None
             offset = int.from_bytes(entry[0][6:], "big")
-            sound = decode_sound(expand(entry[1]))
+            sound = decode_first(entry[1])
             if sound is not None:
                 return offset, sound.store_ms
             offset += 1

@@ -27,6 +27,7 @@ from brokers.embedded.storage.keys import (
     split_index_key,
     text_hash,
 )
+from brokers.embedded.storage.record_blocks import MOST_BYTES
 from brokers.embedded.storage.store import Store
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
@@ -47,6 +48,8 @@ _BLOCK_BYTES = 1 << 20
 _HOURS_AT_ONCE = 128
 _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
+_BLOCK_WORK = MOST_BYTES >> 12
+"""What it takes beside the record to read the block that it may lie in."""
 _BOUNDS_WORK = 128
 """What it takes to find the bounds of a search in a queue, twice by halving."""
 
@@ -190,7 +193,7 @@ class LookupFacet(Facet, FindsByPlace):
         """Add a message, if it is one that is searched for; whether an older one might still be kept."""
         log, topic = self._engine.log, search.topic
         record = log.get(topic, queue_id, offset)
-        await pace.spend(cost_of(record))
+        await pace.spend(cost_of(record) + _BLOCK_WORK)
         sound = log.decoded(topic, queue_id, offset, record) if record is not None else None
         if record is None or sound is None:
             return True

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from brokers.embedded.storage.keys import DAMAGED
+from brokers.embedded.storage.record_blocks import expand
 from brokers.embedded.storage.store import Store
 from popgate.errors import PeerWireError
 from popgate.wire.messages.records import Record, decode_record
@@ -71,3 +72,8 @@ def decode_sound(record: bytes) -> Record | None:
         return decode_record(record)
     except PeerWireError:
         return None
+
+
+def decode_first(value: bytes) -> Record | None:
+    """The first record of a value of `messages`, or None when it is damaged."""
+    return decode_sound(expand(value))

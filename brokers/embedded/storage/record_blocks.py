@@ -7,7 +7,9 @@ the first entry from the key of a record on has it, and what is removed below an
 it when all its records go.
 
 Records of a batch are much alike. They are compressed before RocksDB writes them to its log, which costs less
-than the checksum that it makes there of every byte.
+than the checksum that it makes there of every byte. An LZ4 block has no checksum of its own and needs none:
+RocksDB has one for each record of its log and each block of its tables, and looks at it whenever it reads
+them, also where a log is repaired; a backup has one for each of its files.
 """
 
 from __future__ import annotations

@@ -15,8 +15,11 @@ from brokers.remote.metadata.topics import Topics
 from brokers.remote.read.offsets import ClusterOffsets
 from popgate.errors import Forbidden, GatewayError, NotFound
 from popgate.model import Permission, TopicConfig
+from popgate.wire.bodies.routes import MOST_QUEUES
 
 _log = logging.getLogger(__name__)
+_BEYOND = 8
+"""After so many queues without a position that a new topic does not have, the older one had no more."""
 
 
 class NewTopics:
@@ -80,9 +83,14 @@ class NewTopics:
         positions = []
         for group in groups:
             try:
-                for queue_id in range(config.read_queues):
+                without = 0
+                for queue_id in range(MOST_QUEUES):
+                    if queue_id >= config.read_queues and without >= _BEYOND:
+                        break
                     place = Place(config.name, broker, queue_id, Permission.READ)
-                    if await self._offsets.position_of(None, group, place):
+                    position = await self._offsets.position_of(None, group, place)
+                    without = without + 1 if position is None else 0
+                    if position:
                         positions.append((group, place))
             except Forbidden as error:
                 self._may_stay(config.name, broker, error)  # that group's alone

@@ -47,8 +47,10 @@ class Deliveries:
     """What pops and settlement know of deliveries.
 
     `finished`: handles whose messages are or may be acknowledged or dead-lettered, or are in progress;
-    `acknowledged`: those that their broker confirmed. `replaced`: those whose messages were hidden again
-    or freed, where that creates a new handle; `unsure`: those of them without a response from their broker.
+    `acknowledged`: those that their broker confirmed; `repeated`: those that were in `finished` when they
+    were acknowledged once more, so that a failure says nothing of them. `replaced`: those whose messages were
+    hidden again or freed, where that creates a new handle; `unsure`: those of them without a response from
+    their broker.
     """
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -58,6 +60,7 @@ class Deliveries:
         self.clocks = BrokerClocks(access.clock)
         self.finished = RecentHandles()
         self.acknowledged = RecentHandles()
+        self.repeated = RecentHandles()
         self.replaced = RecentHandles()
         self.unsure = RecentHandles()
         self.returns = Undelivered()
@@ -114,12 +117,21 @@ class Deliveries:
 
     def check_usable(self, topic: str, group: str, handle: str, receipt: Receipt) -> None:
         """Raises ReceiptExpired for a delivery that must not be touched any more: it could come back."""
-        if handle in self.finished:
+        if self._is_finished(handle):
             raise ReceiptExpired(handle, "the message is finished already")
         if handle in self.replaced:
             raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
         if self.is_over(topic, group, receipt):
             raise ReceiptExpired(handle)
+
+    def not_finished(self, handle: str) -> None:
+        """A try to finish this failed; unless there was another one, the message surely is not finished."""
+        if handle not in self.repeated:
+            self.finished.discard(handle)
+
+    def _is_finished(self, handle: str) -> bool:
+        # Confirmed ones also where a repetition failed, which takes them out of the others.
+        return handle in self.finished or handle in self.acknowledged
 
     async def hide(
         self,
@@ -196,7 +208,7 @@ class Deliveries:
     async def free(self, topic: str, group: str, handle: str, receipt: Receipt) -> bool:
         """Return a delivery that reached no consumer as well as the broker can; whether it was freed."""
         # Since the caller looked. Of ordered ones it may have put down itself that nobody else has them.
-        if handle in self.finished or (handle in self.replaced and not receipt.ordered):
+        if self._is_finished(handle) or (handle in self.replaced and not receipt.ordered):
             return False
         self.returns.returned(handle)
         try:
@@ -246,10 +258,10 @@ class Deliveries:
                 broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context
             )
         except (BrokerUnavailable, BrokerBusy):
-            self.finished.discard(handle)
+            self.not_finished(handle)
             raise
         if answer.code != ResponseCode.SUCCESS:
-            self.finished.discard(handle)
+            self.not_finished(handle)
             if answer.code == ResponseCode.SYSTEM_ERROR and "look message" in answer.remark:
                 raise IllegalReceipt(handle, "there is no such message")
             raise error_of(answer, broker=broker, topic=topic, group=group)

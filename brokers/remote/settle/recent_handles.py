@@ -7,7 +7,7 @@ replica does not know these handles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _YOUNG: Final = 16_384
@@ -38,10 +38,15 @@ class RecentHandles:
             self._young, self._old = set(), self._young
         self._young.add(hash(handle))
 
-    def add_all(self, handles: Iterable[str]) -> None:
+    def add_all(self, handles: Sequence[str]) -> bool:
+        """Returns whether one of them was remembered already, or is there twice."""
+        known = bool(self._old) and not self._old.isdisjoint(map(hash, handles))
         if len(self._young) >= self._most:
+            known = known or self.any_of(handles)
             self._young, self._old = set(), self._young
+        before = len(self._young)
         self._young.update(map(hash, handles))
+        return known or len(self._young) - before < len(handles)
 
     def any_of(self, handles: Iterable[str]) -> bool:
         """Whether one of these is remembered."""

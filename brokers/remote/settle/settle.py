@@ -48,6 +48,7 @@ class Settlement:
         self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
+        self._route_believed_s = access.settings.missing_route_s
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -61,53 +62,32 @@ class Settlement:
         known = context.group
         if (known is None or known.name != group) and self._groups.kept(group) is None:
             await self._groups.of(group)
+        finished = self._deliveries.finished
         if len(receipts) == 1:
             # Without the lists and tables for what several have in common.
             judged = self._judge(topic, group, receipts[0], route)
+            if type(judged) is IllegalReceipt:
+                judged = self._judge(topic, group, receipts[0], await self._newest(topic, route))
             if isinstance(judged, GatewayError):
                 return [judged]
-            self._deliveries.finished.add(judged.handle)
+            if judged.handle in finished:
+                self._deliveries.repeated.add(judged.handle)
+            finished.add(judged.handle)
             outcomes = await self._deliveries.acking.finish(judged.receipt.broker, [judged])
             self._note(judged, outcomes[0])
             if outcomes[0] is None:
                 self._deliveries.acknowledged.add(judged.handle)
             return _told(outcomes)
-        results: list[GatewayError | None] = [None] * len(receipts)
-        by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
-        checked: set[tuple[object, ...]] = set()
-        replaced = self._deliveries.replaced.any_of(receipts)
-        for at, handle in enumerate(receipts):
-            try:
-                receipt = parse_receipt(handle)
-                # Nearly all are from few places, and of few pops: each is looked at once.
-                begins = receipt[1:7]
-                in_time = begins in checked
-                if not in_time:
-                    self._deliveries.check_place(receipt, handle, topic, group, route)
-                    if not receipt.ordered and not self._deliveries.is_over(topic, group, receipt):
-                        checked.add(begins)
-                        in_time = True
-            except IllegalReceipt as error:
-                results[at] = error
-                continue
-            if replaced and handle in self._deliveries.replaced and handle not in self._deliveries.unsure:
-                results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-                continue
-            if (
-                not in_time
-                and handle not in self._deliveries.acknowledged
-                and self._deliveries.is_over(topic, group, receipt)
-            ):
-                results[at] = ReceiptExpired(handle)
-                continue
-            place = by_broker.get(receipt.broker)
-            if place is None:
-                place = by_broker[receipt.broker] = [], []
-            place[0].append(at)
-            place[1].append(Ack(topic, group, receipt, handle))
+        results, by_broker, illegal = self._judge_all(topic, group, receipts, route)
+        if illegal:
+            newest = await self._newest(topic, route)
+            results, by_broker, _ = self._judge_all(topic, group, receipts, newest)
         requests = []
         for broker, (places, acks) in by_broker.items():
-            self._deliveries.finished.add_all([ack.handle for ack in acks])
+            handles = [ack.handle for ack in acks]
+            if finished.add_all(handles):
+                # Which of them costs more to know than it is worth: it only counts where this fails.
+                self._deliveries.repeated.add_all(handles)
             requests.append((places, acks, self._deliveries.acking.finish(broker, acks)))
         for places, acks, done in requests:
             outcomes = await done
@@ -119,19 +99,82 @@ class Settlement:
             )
         return _told(results)
 
-    def _judge(self, topic: str, group: str, handle: str, route: TopicRoute) -> Ack | GatewayError:
-        """What is to be sent for a handle, or why it is refused."""
+    def _judge_all(
+        self, topic: str, group: str, receipts: Sequence[str], route: TopicRoute
+    ) -> tuple[list[GatewayError | None], dict[str, tuple[list[int], list[Ack]]], bool]:
+        """Why handles are refused, the requests for the others by broker, each with its places among the
+        handles, and whether one is no handle of a place in the route."""
+        results: list[GatewayError | None] = [None] * len(receipts)
+        by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
+        checked: set[tuple[object, ...]] = set()
+        replaced = self._deliveries.replaced.any_of(receipts)
+        illegal = False
+        for at, handle in enumerate(receipts):
+            judged = self._judge(topic, group, handle, route, checked, replaced)
+            if isinstance(judged, GatewayError):
+                results[at] = judged
+                illegal = illegal or type(judged) is IllegalReceipt
+                continue
+            broker = judged.receipt.broker
+            place = by_broker.get(broker)
+            if place is None:
+                place = by_broker[broker] = [], []
+            place[0].append(at)
+            place[1].append(judged)
+        return results, by_broker, illegal
+
+    def _judge(
+        self,
+        topic: str,
+        group: str,
+        handle: str,
+        route: TopicRoute,
+        checked: set[tuple[object, ...]] | None = None,
+        replaced: bool = True,
+    ) -> Ack | GatewayError:
+        """The request for a handle, or why it is refused.
+
+        `checked`: of several handles, the pops and places that are good; it is added to. `replaced`: whether
+        the handle may be a replaced one.
+        """
         deliveries = self._deliveries
         try:
             receipt = parse_receipt(handle)
-            deliveries.check_place(receipt, handle, topic, group, route)
+            # Nearly all of several are from few places, and of few pops: each is looked at once.
+            in_time = checked is not None and receipt[1:7] in checked
+            if not in_time:
+                deliveries.check_place(receipt, handle, topic, group, route)
         except IllegalReceipt as error:
             return error
-        if handle in deliveries.replaced and handle not in deliveries.unsure:
+        if replaced and handle in deliveries.replaced and handle not in deliveries.unsure:
             return ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-        if deliveries.is_over(topic, group, receipt) and handle not in deliveries.acknowledged:
-            return ReceiptExpired(handle)
-        return Ack(topic, group, receipt, handle)
+        if not in_time:
+            if deliveries.is_over(topic, group, receipt):
+                if handle not in deliveries.acknowledged:
+                    return ReceiptExpired(handle)
+            elif checked is not None and not receipt.ordered:
+                checked.add(receipt[1:7])
+        # `Ack(...)`, without a call of Python for each.
+        return tuple.__new__(Ack, (topic, group, receipt, handle))
+
+    async def _delivery(self, handle: str, topic: str, group: str, route: TopicRoute) -> Receipt:
+        """As `Deliveries.delivery`, also by a newer route."""
+        try:
+            return self._deliveries.delivery(handle, topic, group, route)
+        except IllegalReceipt:
+            pass
+        return self._deliveries.delivery(handle, topic, group, await self._newest(topic, route))
+
+    async def _newest(self, topic: str, route: TopicRoute) -> TopicRoute:
+        """The route of a topic, after `route` has refused a handle.
+
+        A broker pops from queues that it has only just been given. Name servers are not asked again within a
+        short time: a client may write what it likes into a handle.
+        """
+        age = self._routes.age(topic)
+        if age is not None and age >= self._route_believed_s:
+            return await self._routes.now(topic)
+        return self._routes.kept(topic) or route
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
@@ -139,7 +182,7 @@ class Settlement:
             if ack.receipt.ordered:
                 self._deliveries.ordered.finished(ack.topic, ack.group, ack.receipt)
         elif isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
-            self._deliveries.finished.discard(ack.handle)
+            self._deliveries.not_finished(ack.handle)
 
     async def change_invisible(
         self,
@@ -159,7 +202,7 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -181,9 +224,9 @@ class Settlement:
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                delivery = self._deliveries.delivery(handle, topic, group, route)
+                delivery = await self._delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
-            except IllegalReceipt:
+            except (IllegalReceipt, NotFound):
                 continue
             free.append(self._deliveries.free(topic, group, handle, delivery))
         return sum(await asyncio.gather(*free))
@@ -191,7 +234,7 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")

@@ -58,9 +58,16 @@ async def send(broker: EmbeddedBroker, queue_id: int, body: bytes) -> None:
     assert isinstance((await broker.send(CONTEXT, [message]))[0], Sent)
 
 
-async def send_batch(broker: EmbeddedBroker, queue_id: int, count: int = 16) -> None:
-    """Messages with the key k, of which the index has one block."""
-    ids = [f"{queue_id}-{at}" for at in range(count)]
+async def send_batch(
+    broker: EmbeddedBroker,
+    queue_id: int,
+    count: int = 16,
+    *,
+    name: int = 0,
+    others: tuple[bytes, ...] = (b"k",),
+) -> None:
+    """Messages with the key k, of which the index has one block; `others`: keys of all but the first."""
+    ids = [f"{queue_id}-{name}-{at}" for at in range(count)]
     await broker.send_packed(
         CONTEXT,
         PackedMessages(
@@ -70,7 +77,7 @@ async def send_batch(broker: EmbeddedBroker, queue_id: int, count: int = 16) -> 
             [encode_properties({"UNIQ_KEY": name, "KEYS": "k"}) for name in ids],
             [0] * count,
             origins=[(5, "10.0.0.1:1")] * count,
-            keys=[(b"k",)] * count,
+            keys=[(b"k",), *[others] * (count - 1)],
             queue_id=queue_id,
         ),
     )
@@ -135,6 +142,25 @@ async def test_no_more_is_read_than_can_be_kept(
     assert len(read) == 3
 
 
+class Turns:
+    """Counts calls by the turn of the loop in which they come."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+        self._next = asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self.counts.append(0)
+        self._next = asyncio.get_running_loop().call_soon(self._begin)
+
+    def count(self) -> None:
+        self.counts[-1] += 1
+
+    def stop(self) -> list[int]:
+        self._next.cancel()
+        return self.counts
+
+
 async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,30 +169,42 @@ async def test_others_get_a_turn_while_batches_of_many_queues_are_found(
     await broker.update_topic(TopicConfig("T", read_queues=100, write_queues=100))
     for queue_id in range(100):
         await send_batch(broker, queue_id)
-    turn = 0
-    in_turn = [0]
-
-    loop = asyncio.get_running_loop()
-
-    def next_turn() -> None:
-        nonlocal turn, turns
-        turn += 1
-        in_turn.append(0)
-        turns = loop.call_soon(next_turn)
-
     offset_at = MessageLog.offset_at
+    turns = Turns()
 
     def counted(log: MessageLog, queue: QueueState, time_ms: int) -> int:
-        in_turn[turn] += 1
+        turns.count()
         return offset_at(log, queue, time_ms)
 
     monkeypatch.setattr(MessageLog, "offset_at", counted)
-    turns = loop.call_soon(next_turn)
     found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=1)
-    turns.cancel()
+    in_turn = turns.stop()
     assert [(message.queue_id, message.offset) for message in found] == [(0, 15)]
     assert sum(in_turn) == 200
     assert max(in_turn) <= 16
+
+
+async def test_others_get_a_turn_while_one_message_of_each_batch_is_found(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read with all of its batch."""
+    broker = await start()
+    for name in range(300):
+        await send_batch(broker, 0, name=name, others=())
+    get = MessageLog.get
+    monkeypatch.setattr(MessageLog, "offset_at", lambda log, queue, ms: queue.visible if ms else 0)
+    turns = Turns()
+
+    def counted(log: MessageLog, topic: Topic, queue_id: int, offset: int) -> bytes | None:
+        turns.count()
+        return get(log, topic, queue_id, offset)
+
+    monkeypatch.setattr(MessageLog, "get", counted)
+    found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=300)
+    in_turn = turns.stop()
+    assert {message.offset for message in found} == {*range(0, 300 * 16, 16)}
+    assert sum(in_turn) == 300
+    assert max(in_turn) <= 128
 
 
 async def test_batches_after_the_time_that_is_asked_for_are_passed_over(

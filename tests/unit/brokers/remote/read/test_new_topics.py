@@ -102,6 +102,14 @@ async def test_groups_begin_a_topic_made_again_at_its_first_message(cluster, dir
     ]
 
 
+async def test_queues_that_a_topic_gets_later_begin_at_their_first_messages_too(cluster, directory):
+    """The older topic had more of them: who is given these later must not go on where it ended."""
+    old = {("broker-a", "g", "new", queue_id): 7 for queue_id in (0, 1, 2, 6, 7)}
+    cluster.positions.update(old)
+    await directory.create_topic(TopicConfig("new", read_queues=2, write_queues=2))
+    assert cluster.positions == dict.fromkeys(old, 0)
+
+
 async def test_a_topic_that_is_there_keeps_the_positions_of_its_groups(cluster, directory):
     cluster.topics.add(("broker-a", "T"))
     cluster.positions["broker-a", "g", "T", 0] = 7

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import functools
 import json
+import random
 
 import pytest
 
 from brokers.remote.broker import RemoteBroker
+from brokers.remote.settle.ack_batcher import real_topic
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -291,6 +293,54 @@ async def test_each_handle_has_its_own_answer(broker, peers, handle):
     assert [type(one) for one in results] == [type(None), *[IllegalReceipt] * 3, type(None)]
 
 
+@pytest.fixture
+async def widened(broker, handle, clock, asking_cluster):
+    """T has twice as many queues as its route says that this gateway knows. Requests for routes."""
+    assert await broker.ack(CONTEXT, "T", "G", [handle(1)]) == [None]
+    servers = asking_cluster[0]
+    servers.add_topic("T", *NAMES, queues=8)
+    clock.advance(2.0)
+    servers.requests.clear()
+    return lambda: len(servers.of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_messages_of_queues_newer_than_the_route_are_acknowledged(broker, handle, widened, count):
+    """A broker pops from all of its queues; refused, its messages would come again."""
+    handles = [handle(offset, queue_id=5 + offset) for offset in range(count)]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * count
+    assert widened() == 1
+    for offset in range(20):
+        (result,) = await broker.ack(CONTEXT, "T", "G", [handle(offset, queue_id=9)])
+        assert isinstance(result, IllegalReceipt)
+    assert widened() == 1
+
+
+async def test_messages_of_queues_newer_than_the_route_are_settled(broker, peers, handle, widened):
+    await broker.change_invisible(CONTEXT, "T", "G", handle(1, queue_id=5), 9_000)
+    assert await broker.give_back(CONTEXT, "T", "G", [handle(1, queue_id=6), handle(1)]) == 2
+    await broker.dead_letter(CONTEXT, "T", "G", handle(1, queue_id=7))
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 3
+    assert widened() == 1
+
+
+async def test_no_newer_route_is_looked_for_after_a_time_that_is_over(broker, handle, clock, widened):
+    for handles in ([handle(pop_ms=1)], [handle(pop_ms=1), handle(1, pop_ms=1)]):
+        results = await broker.ack(CONTEXT, "T", "G", handles)
+        assert {type(result) for result in results} == {ReceiptExpired}
+    assert widened() == 0
+
+
+@pytest.mark.parametrize("work", ["give_back", "dead_letter"])
+async def test_a_queue_newer_than_the_route_is_looked_up_once(broker, handle, widened, work):
+    mine = handle(1, queue_id=6)
+    if work == "give_back":
+        assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 1
+    else:
+        await broker.dead_letter(CONTEXT, "T", "G", mine)
+    assert widened() == 1
+
+
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE])
 async def test_nonsense_is_told_where_the_broker_tells_it(broker, peers, handle, code):
     peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "offset is illegal"))
@@ -430,6 +480,106 @@ async def test_who_goes_away_keeps_nobody_from_being_answered(broker, peers, han
     assert await second == [None]
 
 
+KINDS = {
+    "good": {},
+    "of its next message": {"offset": 9},
+    "far from its start": {"offset": 1 << 40},
+    "of the other broker": {"broker": "broker-b"},
+    "of no broker": {"broker": "broker-z"},
+    "of a queue that its topic had before": {"queue_id": 4},
+    "redelivered, older name": {"topic_type": 1, "queue_id": 4},
+    "redelivered, newer name": {"topic_type": 2},
+    "of no revive queue": {"revive_queue": 1_000},
+    "almost over": {"invisible_ms": 1},
+    "over": {"invisible_ms": 0},
+    "over, of a broker without a clock": {"invisible_ms": 0, "broker": "broker-b"},
+    "long over": {"pop_ms": 1},
+    "of before the broker was born again": {"pop_ms": 1, "broker": "broker-b"},
+    "ordered": {"revive_queue": 999},
+    "ordered and over": {"revive_queue": 999, "invisible_ms": 0},
+    "ordered, over and renewed": {"revive_queue": 999, "invisible_ms": 0, "offset": 5},
+    "ordered, of a queue of before": {"revive_queue": 999, "queue_id": 4},
+    "replaced": {"offset": 20},
+    "replaced and over": {"offset": 21, "invisible_ms": 0},
+    "replaced, nobody knows": {"offset": 22},
+    "replaced, nobody knows, and over": {"offset": 23, "invisible_ms": 0},
+    "replaced and of no broker": {"offset": 24, "broker": "broker-z"},
+    "acknowledged": {"offset": 30},
+    "acknowledged and over": {"offset": 31, "invisible_ms": 0},
+    "acknowledged and of no queue": {"offset": 32, "queue_id": 4},
+}
+NO_RECEIPTS = (
+    "",
+    "nonsense",
+    "1 2 3",
+    "x" * 600,
+    "0 1 60000 3 7 broker-a 0 1 2",
+    "0 1 60000 3 0 broker-a 0 -1",
+)
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%G_T", "%RETRY%other_T"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_of_several_each_is_judged_as_it_is_alone(
+    make_broker, peers, handle, clock, retries_of, topic, seed
+):
+    """In any order and any company, also twice in a call."""
+    retries_of(topic)
+    named = {kind: handle(**fields) for kind, fields in KINDS.items()} | {
+        "with a mark": handle() + " 1f",
+        "of eight fields": handle().rsplit(" ", 1)[0],
+        **{f"none: {text[:20]}": text for text in NO_RECEIPTS},
+    }
+
+    async def prepared():
+        broker = await make_broker()
+        told_time(broker, clock)
+        for kind, receipt in named.items():
+            if "replaced" in kind:
+                broker.replaced.add(receipt)
+            if "nobody knows" in kind:
+                broker.unsure.add(receipt)
+            if "acknowledged" in kind:
+                broker.acknowledged.add(receipt)
+            if "renewed" in kind:
+                renewed = parse_receipt(receipt)._replace(invisible_ms=60_000)
+                broker.ordered.renewed(topic, "G", renewed)
+        return broker
+
+    def sent():
+        alone = {
+            (request.fields["bname"], request.fields["topic"], int(request.fields["offset"]))
+            for request in peers.asked(RequestCode.ACK_MESSAGE)
+        }
+        return alone | {
+            (broker, real_topic(ack.topic, "G", parse_receipt(handle(topic_type=int(ack.retry)))), offset)
+            for request in peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+            for broker, acks in [decode_batch_acks(request.body)]
+            for ack in acks
+            for offset in ack.offsets
+        }
+
+    broker = await prepared()
+    alone = {receipt: (await broker.ack(CONTEXT, topic, "G", [receipt]))[0] for receipt in named.values()}
+    sent_alone = sent()
+    for peer in peers.peers.values():
+        peer.requests.clear()
+    several = 2 * [*named.values()]
+    random.Random(seed).shuffle(several)
+    results = await (await prepared()).ack(CONTEXT, topic, "G", several)
+    assert [(type(result), str(result)) for result in results] == [
+        (type(alone[receipt]), str(alone[receipt])) for receipt in several
+    ]
+    assert sent() == sent_alone
+    refused = {kind for kind, receipt in named.items() if alone[receipt] is not None}
+    if topic == "%RETRY%other_T":
+        assert refused == set(named)
+    else:
+        assert {type(alone[named[kind]]) for kind in refused} == {IllegalReceipt, ReceiptExpired}
+        assert {"good", "ordered", "replaced, nobody knows", "acknowledged and over"} & refused == set()
+        assert {"over", "ordered and over", "replaced", "of no broker", "none: nonsense"} <= refused
+
+
 # -- changing the invisible time -------------------------------------------------------------------
 
 
@@ -520,6 +670,79 @@ async def test_an_acknowledgement_under_way_keeps_a_change_away(broker, peers, h
     done, refused = await asyncio.gather(acking, changing, return_exceptions=True)
     assert done == [None]
     assert isinstance(refused, ReceiptExpired)
+
+
+async def test_an_acknowledged_message_stays_so_when_a_repetition_fails(broker, peers, handle, clock):
+    """The first one was on its way for long; a change would bring the message back."""
+    mine, answered = handle(), asyncio.Event()
+
+    async def late(request):
+        await answered.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, late)
+    first = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    await peers.until(lambda: peers.asked(RequestCode.ACK_MESSAGE))
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerBusy):
+        await moving(clock, broker.ack(CONTEXT, "T", "G", [mine]))
+    answered.set()
+    assert await first == [None]
+    with pytest.raises(ReceiptExpired):
+        await broker.change_invisible(CONTEXT, "T", "G", mine, 0)
+    assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 0
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_what_may_be_acknowledged_is_not_hidden_after_a_failed_repetition(
+    broker, peers, handle, clock, several
+):
+    """The first one had no response: its broker may have done it, or still do it."""
+    codes = RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE
+    mine = [handle(1), handle(2)] if several else [handle(1)]
+    for answer, error in ((None, BrokerTimeout), (ResponseCode.SYSTEM_BUSY, BrokerBusy)):
+        for code in codes:
+            peers.on(code, lambda request, answer=answer: None if answer is None else request.answer(answer))
+        with pytest.raises(error):
+            await moving(clock, broker.ack(CONTEXT, "T", "G", mine))
+    for receipt in mine:
+        with pytest.raises(ReceiptExpired):
+            await broker.change_invisible(CONTEXT, "T", "G", receipt, 0)
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+
+
+async def test_an_acknowledgement_under_way_outlives_the_failure_of_another(broker, peers, handle, clock):
+    mine, answered = handle(), asyncio.Event()
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    first = asyncio.ensure_future(moving(clock, broker.ack(CONTEXT, "T", "G", [mine])))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) == 2)
+
+    async def late(request):
+        await answered.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, late)
+    second = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    await peers.until(lambda: len(peers.asked(RequestCode.ACK_MESSAGE)) >= 3)
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    (failure,) = await asyncio.gather(first, return_exceptions=True)
+    changed = await asyncio.gather(
+        broker.change_invisible(CONTEXT, "T", "G", mine, 0), return_exceptions=True
+    )
+    answered.set()
+    assert await second == [None]
+    assert isinstance(failure, BrokerBusy)
+    assert isinstance(changed[0], ReceiptExpired)
+
+
+async def test_what_surely_was_not_acknowledged_may_be_hidden(broker, peers, handle, clock):
+    mine = handle()
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    for _ in range(2):
+        with pytest.raises(BrokerBusy):
+            await moving(clock, broker.ack(CONTEXT, "T", "G", [mine]))
+    assert await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
 
 
 async def test_a_change_that_surely_was_not_done_may_be_tried_again(broker, peers, handle):
