@@ -203,7 +203,8 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
     body_ends: list[int] = []
     flags: list[int] = []
     blocks: list[bytes] = []
-    for _ in range(min(limits.max_messages_per_send, MOST_MESSAGES)):
+    most_messages = min(limits.max_messages_per_send, MOST_MESSAGES)
+    for _ in range(most_messages):
         if at == end:
             break
         if end - at < _SMALLEST:
@@ -217,6 +218,19 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
                 return None
             length_bytes = _pack_length(length)
             most_length = max(most_length, length)
+            if at == 0 and _is_even(body, here, body_length, length_bytes):
+                # The rest of the loop for all of them.
+                starts = list(range(0, end, size))
+                if len(starts) > most_messages:
+                    return None
+                body_ends = [start + _HEAD_SIZE + body_length for start in starts]
+                blocks = [
+                    body[body_end + 2 : start + size]
+                    for start, body_end in zip(starts, body_ends, strict=True)
+                ]
+                flags = [flag] * len(starts)
+                at = end
+                break
         stop: i64 = at + size
         body_end: i64 = at + _HEAD_SIZE + body_length
         if stop > end or body[body_end : body_end + 2] != length_bytes:
@@ -242,6 +256,19 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
     if b"WAIT\x01" in together and any(map(_waits_not, blocks)):
         return None
     return _Places(starts, body_ends, flags, blocks, together)
+
+
+def _is_even(body: bytes, head: bytes, body_length: int, length_bytes: bytes) -> bool:
+    """Whether so many messages that it is worth while are all as long as the first one, with its head."""
+    size = int.from_bytes(head[:4], "big")
+    count = len(body) // size
+    if count < _MANY or count * size != len(body) or body[-size:][:_HEAD_SIZE] != head:
+        return False
+    at = _HEAD_SIZE + body_length
+    for place, byte in (*enumerate(head), *enumerate(length_bytes, at)):
+        if body[place::size].count(byte) != count:
+            return False
+    return True
 
 
 def _count(block: bytes) -> int:
