@@ -31,11 +31,11 @@ bench-remoting: ## the part of bench for classic clients, about six minutes; of 
 	$(PY) benchmarks/remoting_door.py $(COMPILED:%=--compiled %) \
 		--rounds 3 --messages 20000 --out docs/performance/remoting.json
 
-bench-spark: ## what Spark reads and writes through the gateway, about four minutes
-	$(PY) benchmarks/spark.py $(BENCH)
+bench-spark: ## what Spark reads and writes through the gateway, about four minutes; COMPILED=DIR as above
+	$(PY) benchmarks/spark.py $(COMPILED:%=--compiled %) $(BENCH)
 
-bench-spark-kafka: ## the same beside Spark's own Kafka source and sink, in Spark 4.2
-	$(PY) benchmarks/spark_beside_kafka.py $(or $(BENCH),--out docs/performance)
+bench-spark-kafka: ## the same beside Spark's own Kafka source and sink, in Spark 4.2; COMPILED=DIR as above
+	$(PY) benchmarks/spark_beside_kafka.py $(COMPILED:%=--compiled %) $(or $(BENCH),--out docs/performance)
 
 before-after: ## the wheel of a commit and that of the checkout in turn: make before-after BEFORE=5f1b65b
 	$(PY) benchmarks/before_after.py $(BEFORE) $(AFTER) $(BENCH)

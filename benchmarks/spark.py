@@ -3,13 +3,15 @@
     python benchmarks/spark.py            # a million rows, about four minutes
     python benchmarks/spark.py --quick    # a few; proves only that it runs
     python benchmarks/spark.py --broker rocketmq://host:port    # before a RocketMQ that runs already
+    python benchmarks/spark.py --compiled DIR    # the gateway as `deploy/compile.py tree DIR` made it
+    python benchmarks/spark.py --only-sink       # a minute
 
 One session of local[2] with the settings of `rocketmq_session`, a gateway of one process beside it, and the
 load on the same cores. Rows have 100 bytes, 16 bytes of keys and two properties, in 8 queues; streams read
 all there is in one trigger (AvailableNow) into Spark's noop sink. A stream's time is the `triggerExecution`
 that Spark tells of the batches with rows, so that neither the start of a query nor that of the session
 counts; a batch write's is that of the whole call. Each runs once to warm up, then some times, and the median
-counts. CPU is user and system time of the gateway and all its processes, by rows.
+counts. CPU is user and system time of the gateway, and of Spark, with all their processes, by rows.
 
 One-row batches take one message each (`maxOffsetsPerTrigger` 1), beside Spark's own rate source with a row a
 second; the line says how much more ours take.
@@ -32,7 +34,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.spark_session import MISSING, WAIT_S, batches, last_words, run_to_end, session
+from benchmarks.beside.sides import environment_of
+from benchmarks.beside.spark_session import MISSING, WAIT_S, batches, last_words, pid_of, run_to_end, session
+from deploy.compile import differences
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
@@ -58,6 +62,7 @@ QUICK = Amounts(rows=2_000, rounds=1, batches=3)
 class Bench:
     def __init__(self, gateway: GatewayProcess, spark: Any, folder: Path, amounts: Amounts) -> None:
         self._gateway, self._spark, self._folder, self._amounts = gateway, spark, folder, amounts
+        self._pids = gateway.pid, pid_of(spark)
         self._streams = 0
 
     def sink(self) -> None:
@@ -73,19 +78,19 @@ class Bench:
         writer.mode("append").save()  # warms up, and is read with the rest
         took, cost = [], []
         for _ in range(self._amounts.rounds):
-            began, spent = time.monotonic(), cpu_s(self._gateway.pid)
+            began, spent = time.monotonic(), self._cpu_s()
             writer.mode("append").save()
             took.append(time.monotonic() - began)
-            cost.append(cpu_s(self._gateway.pid) - spent)
+            cost.append(self._cpu_since(spent))
         _tell("sink", rows, took, cost)
 
     def read(self, name: str, schema: str | None) -> None:
         """Everything that the sink wrote, with these columns. None: all."""
         took, cost, rows = [], [], 0
         for _ in range(1 + self._amounts.rounds):
-            spent = cpu_s(self._gateway.pid)
+            spent = self._cpu_s()
             times = self._stream({"topic": "rows"}, schema)
-            cost.append(cpu_s(self._gateway.pid) - spent)
+            cost.append(self._cpu_since(spent))
             took.append(sum(seconds for _, seconds in times))
             rows = sum(count for count, _ in times)
         wanted = self._amounts.rows * (1 + self._amounts.rounds)
@@ -133,6 +138,13 @@ class Bench:
         median = statistics.median(took[1:])
         print(f"spark.many_queues {median:.2f} s, {MANY_QUEUES} queues with one row each", flush=True)
 
+    def _cpu_s(self) -> list[float]:
+        """Of the gateway and of Spark, so far."""
+        return [cpu_s(pid) for pid in self._pids]
+
+    def _cpu_since(self, before: Sequence[float]) -> list[float]:
+        return [now - then for now, then in zip(self._cpu_s(), before, strict=True)]
+
     def _fill(self, topic: str, count: int, queues: int) -> None:
         with BlockingConnection.connect(self._gateway.endpoint, timeout_s=WAIT_S) as connection:
             client = QueueClient(connection)
@@ -154,15 +166,25 @@ class Bench:
         return writer.option("checkpointLocation", str(self._folder / f"{self._streams}"))
 
 
-def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[float]) -> None:
-    rate, spent = rows / statistics.median(took), statistics.median(cost) / rows * 1e6
-    print(f"spark.{name} {rate:,.0f} rows/s, {spent:.2f} us of the gateway's CPU per row", flush=True)
+def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[Sequence[float]]) -> None:
+    """`cost`: seconds of the gateway and of Spark, of each round."""
+    gateway, spark = (statistics.median(each) / rows * 1e6 for each in zip(*cost, strict=True))
+    rates = [rows / each for each in took]
+    print(
+        f"spark.{name} {statistics.median(rates):,.0f} rows/s ({min(rates):,.0f} to {max(rates):,.0f})",
+        end="",
+    )
+    print(f", {gateway:.2f} us of the gateway's CPU per row, {spark:.2f} of Spark's", flush=True)
 
 
-def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
+def measure(
+    amounts: Amounts, broker: str | None, folder: Path, *, tree: Path | None = None, only_sink: bool = False
+) -> None:
+    """`tree`: the checkout that the gateway is started from; None: this one."""
     options = ["--set", f"topics.queues={QUEUES}"]
     options += ["--broker", broker, *CREATE_ON_USE] if broker else []
-    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as gateway:
+    listen, environment = ("remoting://127.0.0.1:0",), environment_of(tree)
+    with GatewayProcess(listen=listen, options=options, environment=environment) as gateway:
         spark = session(folder)
         try:
             bench = Bench(gateway, spark, folder, amounts)
@@ -173,7 +195,7 @@ def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
                 bench.one_row_batches,
                 bench.many_queues,
             )
-            for part in parts:
+            for part in parts[:1] if only_sink else parts:
                 part()
         except BaseException:
             print(last_words(folder), file=sys.stderr)
@@ -187,15 +209,24 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--broker", help="a RocketMQ's name server, like rocketmq://127.0.0.1:9876")
     parser.add_argument("--rows", type=int, help="that are written in one round")
+    parser.add_argument("--rounds", type=int, help=f"default {FULL.rounds}")
+    parser.add_argument("--only-sink", action="store_true")
+    parser.add_argument(
+        "--compiled", type=Path, metavar="DIR", help="the gateway as `deploy/compile.py tree DIR` made it"
+    )
     given = parser.parse_args()
+    if given.compiled is not None and (different := differences(given.compiled)):
+        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     if shutil.which("java") is None:
         print("there is no java, which Spark needs", file=sys.stderr)
         return MISSING
     amounts = QUICK if given.quick else FULL
     if given.rows is not None:
         amounts = replace(amounts, rows=given.rows)
+    if given.rounds is not None:
+        amounts = replace(amounts, rounds=given.rounds)
     with tempfile.TemporaryDirectory(prefix="popgate-spark-") as folder:
-        measure(amounts, given.broker, Path(folder))
+        measure(amounts, given.broker, Path(folder), tree=given.compiled, only_sink=given.only_sink)
     return 0
 
 

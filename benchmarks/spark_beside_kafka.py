@@ -1,6 +1,7 @@
 """What Spark reads and writes through the gateway, beside its own Kafka source and sink: rows/s and CPU.
 
     python benchmarks/spark_beside_kafka.py [--out docs/performance]    # five rounds, about six minutes
+    python benchmarks/spark_beside_kafka.py --compiled DIR      # the gateway as deploy/compile.py made it
     python benchmarks/spark_beside_kafka.py --quick                     # proves only that it runs
 
 The connector to Kafka is there for Spark 4.2.0, and so both sides run in that: in an environment of its own,
@@ -42,7 +43,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.beside.kafka.server import SPARK, Kafka, connector_jars, jars
 from benchmarks.beside.machine import ROOT, doubts, facts
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.spark_session import MISSING, last_words, run_to_end, session
+from benchmarks.beside.sides import environment_of
+from benchmarks.beside.spark_session import MISSING, last_words, pid_of, run_to_end, session
+from deploy.compile import differences
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, made_once, run_tool
 
@@ -141,7 +144,7 @@ class Bench:
         return sum(seconds for _, seconds in found)
 
     def _spark_cpu_s(self) -> float:
-        return cpu_s(type(self._spark.sparkContext)._gateway.proc.pid)
+        return cpu_s(pid_of(self._spark))
 
     def _sides(self, gateway: GatewayProcess, kafka: Kafka) -> list[Side]:
         body = "x" * 100
@@ -205,14 +208,18 @@ def lines_of(part: str, found: dict[str, list[Figure]]) -> list[str]:
     return lines
 
 
-def measure(rows: int, rounds: int, python: str, folder: Path) -> dict[str, dict[str, list[Figure]]]:
-    """`python`: the interpreter of the gateway. Raises Missing."""
+def measure(
+    rows: int, rounds: int, python: str, folder: Path, tree: Path | None
+) -> dict[str, dict[str, list[Figure]]]:
+    """`python`: the interpreter of the gateway; `tree`: its checkout, None: this one. Raises Missing."""
     settings = {"spark.jars": ",".join(map(str, connector_jars()))}
-    options = ["--set", f"topics.queues={QUEUES}"]
-    with (
-        Kafka(QUEUES) as kafka,
-        GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options, python=python) as gateway,
-    ):
+    gateway_process = GatewayProcess(
+        listen=("remoting://127.0.0.1:0",),
+        options=["--set", f"topics.queues={QUEUES}"],
+        environment=environment_of(tree),
+        python=python,
+    )
+    with Kafka(QUEUES) as kafka, gateway_process as gateway:
         spark = session(folder, settings)
         try:
             bench = Bench(spark, folder, rows, rounds)
@@ -247,8 +254,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"write {NAME}.json there")
+    parser.add_argument(
+        "--compiled", type=Path, metavar="DIR", help="the gateway as `deploy/compile.py tree DIR` made it"
+    )
     parser.add_argument("--gateway-python", help=argparse.SUPPRESS)  # this is the process with Spark in it
     given = parser.parse_args()
+    if given.compiled is not None and (different := differences(given.compiled)):
+        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     try:
         if given.gateway_python is None:
             if shutil.which("java") is None:
@@ -261,7 +273,7 @@ def main() -> int:
         rows, rounds = (2_000, 1) if given.quick else (given.rows, given.rounds)
         machine = facts()
         with tempfile.TemporaryDirectory(prefix="popgate-spark-") as folder:
-            found = measure(rows, rounds, given.gateway_python, Path(folder))
+            found = measure(rows, rounds, given.gateway_python, Path(folder), given.compiled)
     except Missing as why:
         print(why, file=sys.stderr)
         return MISSING
@@ -271,6 +283,7 @@ def main() -> int:
         told = {
             "machine": machine,
             "spark": SPARK,
+            "compiled": given.compiled is not None,
             "rows": rows,
             "results": {
                 part: {side: [asdict(each) for each in figures] for side, figures in sides.items()}

@@ -22,7 +22,7 @@ from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.query_reports import QueryReport
 from popgate.wire.bodies.routes import ClusterInfo, TopicRoute
 from popgate.wire.bodies.small_bodies import TopicList
-from popgate.wire.frames.codes import OF_MASTER, REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.frames.codes import FIRST_ID, OF_MASTER, REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import encode_batch
 from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -67,7 +67,7 @@ class PullAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SendAnswer:
-    """Where the messages are stored: the ids of all messages of a batch, and the offset of the first."""
+    """Where the messages are stored: their ids, of a batch maybe the first alone, and the first offset."""
 
     message_ids: tuple[str, ...]
     queue: QueuePlace
@@ -267,7 +267,7 @@ class QueueClient:
         self, queue: QueuePlace, items: bytes, *, now_ms: int | None = None, once: bool = False
     ) -> int:
         """As `start_send`, of messages that are encoded already (`popgate/wire/messages/batches.py`)."""
-        fields = {**_send_fields(queue, now_ms, once=once), "m": "true"}
+        fields = {**_send_fields(queue, now_ms, once=once), "m": "true", FIRST_ID: "true"}
         return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:

@@ -43,6 +43,11 @@ def session(folder: Path, settings: Mapping[str, str] | None = None) -> Any:
     return made
 
 
+def pid_of(spark: Any) -> int:
+    """The JVM; the Python workers are its children."""
+    return int(type(spark.sparkContext)._gateway.proc.pid)
+
+
 def last_words(folder: Path) -> str:
     """The end of what Spark said of itself."""
     return (folder / _LOG).read_text(errors="replace")[-_LOG_TOLD:]

@@ -3,10 +3,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+RATE = r"[\d,]+ rows/s \([\d,]+ to [\d,]+\), \d+\.\d\d us of the gateway's CPU per row, \d+\.\d\d of Spark's"
 FORMS = (
-    r"spark\.sink [\d,]+ rows/s, \d+\.\d\d us of the gateway's CPU per row",
-    r"spark\.read_all_columns [\d,]+ rows/s, \d+\.\d\d us of the gateway's CPU per row",
-    r"spark\.read_lean [\d,]+ rows/s, \d+\.\d\d us of the gateway's CPU per row",
+    rf"spark\.sink {RATE}",
+    rf"spark\.read_all_columns {RATE}",
+    rf"spark\.read_lean {RATE}",
     r"spark\.one_row_batch \d+ ms, Spark's rate source \d+ ms, [+-]\d+ ms \(\d+ and \d+ batches\)",
     r"spark\.many_queues \d+\.\d\d s, 64 queues with one row each",
 )

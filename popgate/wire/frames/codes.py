@@ -369,6 +369,10 @@ SEND_ONCE = "once"
 """A field of our sends. "true": a message whose id was sent to the topic recently is not stored again.
 RocketMQ ignores it."""
 
+FIRST_ID = "firstId"
+"""A field of our sends of batches. "true": of the ids in the answer, which are 33 bytes for each message, the
+first one is enough. RocketMQ ignores it."""
+
 OF_MASTER = "ofMaster"
 """A field of our GET_MAX_OFFSET. "true": a slave, which may lack the last messages, is not asked instead.
 RocketMQ's brokers, which ask nobody else, ignore it."""

@@ -20,7 +20,7 @@ from popgate.naming import (
     check_topic,
     is_system_topic,
 )
-from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import BatchItem
 from popgate.wire.messages.hosts import pack_host
@@ -33,7 +33,7 @@ from popgate.wire.messages.properties import (
     set_property,
 )
 from protocols.remoting.codec.errors import Refused
-from protocols.remoting.codec.fields import text
+from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.messages import LONG, SHORT, Head, items_in, message_in
 from protocols.remoting.codec.producer_batch import pack_batch, pack_messages, plain_message
@@ -212,7 +212,10 @@ class SendHandler:
             if error.fault is Fault.BAD_REQUEST:
                 raise _final(error) from error
             raise
-        return request.answer(_answer_to(packed.message_ids[0].decode(), _all_stored(results), origin))
+        stored = _all_stored(results)
+        if flag(request.fields, FIRST_ID):
+            stored = stored[:1]
+        return request.answer(_answer_to(packed.message_ids[0].decode(), stored, origin))
 
     def _made(self, make: Callable[..., Made], request: Request, head: Head, topic: str) -> Made:
         """What `pack_batch` or `pack_messages` makes of a batch, or `plain_message` of a message."""

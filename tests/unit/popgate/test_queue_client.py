@@ -225,6 +225,7 @@ def test_one_message_goes_alone_and_several_as_a_batch() -> None:
     (alone, fields, body), (batch, batch_fields, batch_body) = connection.asked
     assert (alone, fields["i"], fields["m"], body) == (310, "TAGS\x01a\x02", "false", b"one")
     assert (batch, batch_fields["m"], batch_fields["n"]) == (320, "true", "broker-a")
+    assert batch_fields["firstId"] == "true"
     assert [(each.body, each.properties) for each in decode_batch(batch_body)] == messages
 
 

@@ -133,6 +133,42 @@ class TestTheSameMessages:
             for item in items
         ]
 
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(
+                    [b"", b"a\x01b\x02", b"a\x01bc\x02", b"MY_", b"KEYS\x01k\x02", b"KEYS\x01\x02"]
+                ),
+                st.sampled_from(
+                    [b"UNIQ_KEY\x01%06d\x02", b"UNIQ_KEY\x01%06d", b"UNIQ_KEY\x01%d\x02", b"", b"%06d"]
+                ),
+                st.sampled_from(
+                    [b"", b"KEYS\x01l m\x02", b"KEYS\x01k\x01\x02", b"TAGS\x01UNIQ_KEY\x02", b"\x02"]
+                ),
+                st.sampled_from([b"body", b"longer body"]),
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        st.integers(1, 80),
+    )
+    def test_many_as_if_packed_in_small_parts(
+        self, kinds: list[tuple[bytes, bytes, bytes, bytes]], other: int
+    ) -> None:
+        """Only of many it is looked whether they are alike; `other`: so many in a row are of one kind."""
+        items = []
+        for at in range(100):
+            front, named, behind, body = kinds[at // other % len(kinds)]
+            items.append(BatchItem(0, body, front + (named % at if b"%" in named else named) + behind))
+        parts = [pack_to_store(encode_batch(items[at : at + 10])) for at in range(0, len(items), 10)]
+
+        packed = pack_to_store(encode_batch(items))
+
+        if packed is None:
+            assert None in parts
+        else:
+            assert packed.unpack() == [each for part in parts if part is not None for each in part.unpack()]
+
     def test_a_batch_has_no_more_than_a_broker_takes(self) -> None:
         large = batch_of(*[JAVA] * 4, body=bytes((1 << 20) - 60))
         assert len(large) <= MOST_BYTES

@@ -25,7 +25,7 @@ from popgate.errors import (
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage
 from popgate.naming import RETRY_PREFIX
-from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import BatchItem, encode_batch
 from popgate.wire.messages.hosts import pack_host
@@ -389,6 +389,12 @@ class TestBatches:
         assert answer.fields["queueOffset"] == "1"
         places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
         assert places == [(ADDRESS, message.commit_offset) for message in messages[1:]]
+
+    async def test_the_first_id_is_enough_for_who_says_so(self, stage: Stage, caller: Caller) -> None:
+        answer = await self.send(caller, batch_of(b"one", b"two"), **{FIRST_ID: "true"})
+        first, _ = await stored(stage)
+        assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, first.commit_offset)
+        assert (answer.fields["queueOffset"], answer.fields["transactionId"]) == ("0", "ID0")
 
     @pytest.mark.parametrize(
         ("properties", "packed"), [({"KEYS": "k"}, True), ({"__SHARDINGKEY": "g"}, False)]
