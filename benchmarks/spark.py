@@ -34,9 +34,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.sides import environment_of
+from benchmarks.beside.sides import compiled_copy, environment_of
 from benchmarks.beside.spark_session import MISSING, WAIT_S, batches, last_words, pid_of, run_to_end, session
-from deploy.compile import differences
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
@@ -212,11 +211,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help=f"default {FULL.rounds}")
     parser.add_argument("--only-sink", action="store_true")
     parser.add_argument(
-        "--compiled", type=Path, metavar="DIR", help="the gateway as `deploy/compile.py tree DIR` made it"
+        "--compiled",
+        type=compiled_copy,
+        metavar="DIR",
+        help="the gateway as `deploy/compile.py tree DIR` made it",
     )
     given = parser.parse_args()
-    if given.compiled is not None and (different := differences(given.compiled)):
-        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     if shutil.which("java") is None:
         print("there is no java, which Spark needs", file=sys.stderr)
         return MISSING

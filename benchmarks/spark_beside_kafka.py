@@ -43,9 +43,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.beside.kafka.server import SPARK, Kafka, connector_jars, jars
 from benchmarks.beside.machine import ROOT, doubts, facts
 from benchmarks.beside.processes import cpu_s
-from benchmarks.beside.sides import environment_of
+from benchmarks.beside.sides import compiled_copy, environment_of
 from benchmarks.beside.spark_session import MISSING, last_words, pid_of, run_to_end, session
-from deploy.compile import differences
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, made_once, run_tool
 
@@ -255,12 +254,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"write {NAME}.json there")
     parser.add_argument(
-        "--compiled", type=Path, metavar="DIR", help="the gateway as `deploy/compile.py tree DIR` made it"
+        "--compiled",
+        type=compiled_copy,
+        metavar="DIR",
+        help="the gateway as `deploy/compile.py tree DIR` made it",
     )
     parser.add_argument("--gateway-python", help=argparse.SUPPRESS)  # this is the process with Spark in it
     given = parser.parse_args()
-    if given.compiled is not None and (different := differences(given.compiled)):
-        parser.error(f"the compiled copy is not of this checkout: {', '.join(different[:5])} differ")
     try:
         if given.gateway_python is None:
             if shutil.which("java") is None:
