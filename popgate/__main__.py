@@ -22,7 +22,8 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
         # Until the gateway takes them: nothing is open before. What a hang-up means it alone can tell.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, _hold_back)
         signal.signal(signal.SIGTERM, _end)
         import_module("proxy.serve_process").main()
     else:
@@ -34,6 +35,13 @@ def _end(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)
+
+
+def _hold_back(number: int, _frame: FrameType | None) -> None:
+    """Let it wait. Only one that came is blocked: programs that are started meanwhile inherit what is."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    # To this thread: another one, where it is not blocked, would bring it here again.
+    signal.raise_signal(number)
 
 
 if __name__ == "__main__":

@@ -90,9 +90,10 @@ class AutoRenewal:
 
         They are hidden for `hold_ms`, surely until the loop time `until`.
         """
+        client_key, connection = context.client_key, connection_of(context)
         delivery = self.holdings.deliver(
-            context.client_key,
-            connection_of(context),
+            client_key,
+            connection,
             topic,
             group,
             messages,
@@ -102,7 +103,7 @@ class AutoRenewal:
             due_ms=int(until * 1000),
         )
         if delivery is not None:
-            client, connection = self._clients.get(context.client_key), connection_of(context)
+            client = self._clients.get(client_key)
             if client is not None and client.connection == connection:
                 delivery.over = connection
             self._put_on(delivery)
@@ -170,8 +171,9 @@ class AutoRenewal:
 
     def seen(self, context: Context) -> None:
         """A client that may hold something was heard of, on the connection of this request."""
-        if self.holdings.holder(context.client_key) is not None:
-            self.holdings.seen(context.client_key, connection_of(context))
+        client_key = context.client_key
+        if self.holdings.holder(client_key) is not None:
+            self.holdings.seen(client_key, connection_of(context))
 
     def attempt_of(self, topic: str, group: str, receipt: str) -> int | None:
         """The attempt of a delivery that this replica knows of."""

@@ -35,7 +35,8 @@ class PerClient:
         return f"<PerClient {self._rate}/s burst {self._burst} clients {len(self._buckets)}>"
 
     def take(self, context: Context, action: Action, resource: Resource, amount: int, now: float) -> float:
-        client = context.client_id or context.peer
+        # By its account, too: anybody may name its id, and would use up what it may do.
+        client = context.client_key if context.client_id else context.peer
         if client not in self._buckets and len(self._buckets) >= self._max_clients:
             self._forget_full(now)
             if len(self._buckets) >= self._max_clients:

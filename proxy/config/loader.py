@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from proxy.config import renamed
 from proxy.config.error import SettingsWrong
 from proxy.config.settings import Settings
+from proxy.config.tables import shown_urls
 
 _log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ def _unknown(layer: Layer) -> Iterator[Mistake]:
     """Names that are no settings, and groups that have a value."""
     leaves = {path for path, _ in known_settings()}
     groups = {path[:1] for path in leaves if len(path) > 1}
-    secret = {path[:1] for path, field in known_settings() if is_secret(field)}
+    secret = {path[:1] for path, field in known_settings() if is_secret(field)} | {("policies",)}
     for path, value in _walk(layer.values, ()):
         name = ".".join(path)
         if path in leaves:
@@ -301,12 +302,14 @@ def _mistake(error: Mapping[str, Any], layers: list[Layer]) -> Mistake:
     holder = next((layer for layer in reversed(layers) if layer.holds(path)), None)
     place, written = (holder.name, holder.written(path)) if holder is not None else ("", path)
     reason = error["msg"].removeprefix("Value error, ")
-    secret = any(setting_path == path and is_secret(field) for setting_path, field in known_settings())
+    secret = path[:1] == ("policies",) or any(
+        setting_path == path and is_secret(field) for setting_path, field in known_settings()
+    )
     shown = "" if secret or reason.startswith("'") else f" is {_shown(error['input'])}"
     sentence = f"{'.'.join(written)} {place}{shown}: {reason[:1].lower()}{reason[1:]}"
     return Mistake(sentence, written, place)
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = shown_urls(repr(value))
     return text if len(text) <= 80 else text[:80] + "…"

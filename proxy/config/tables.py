@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
 
 from popgate.errors import IllegalGroup, shown
 from popgate.naming import check_group
@@ -57,6 +58,11 @@ def _pattern(name: str) -> str:
 
 Patterns = Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], BeforeValidator(_listed)]
 """Names of groups, in which `*` stands for anything; one text with commas is a list too."""
+
+
+def shown_urls(text: str) -> str:
+    """A text without the names and passwords of the URLs in it."""
+    return re.sub(r"(?<=://)[^\s]+(?=@)", "********", text)
 
 
 class Group(BaseModel):
@@ -367,6 +373,10 @@ class Tracing(Group):
     max_remembered: Count = Field(default=100_000, ge=1)
     """Deliveries whose trace context is kept in memory to link their acknowledgement; others are looked
     up."""
+
+    @field_serializer("endpoint", when_used="json")
+    def _as_shown(self, url: str) -> str:
+        return shown_urls(url)
 
 
 class Stopping(Group):

@@ -10,17 +10,17 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from processors.policies.registry import shown_policy
 from proxy.config import remote_table, shared_table, tables, tls_table
 from proxy.config import settings as top
-from proxy.config.loader import environment_name, group_of, is_secret
-from proxy.config.remote_table import masked
+from proxy.config.loader import environment_name, group_of
 from proxy.config.renamed import FORMER_NAMES, REMOVED_IN
 from proxy.config.settings import Settings
 from proxy.config.units import duration_text, size_text
@@ -40,7 +40,6 @@ class Entry:
     default: Any
     meaning: str
     bounds: str
-    secret: bool = False
 
     @property
     def name(self) -> str:
@@ -94,6 +93,7 @@ def configuration_page() -> str:
 def sample_file(values: Settings | None = None) -> str:
     """A TOML file of every setting: the sample, all commented out, or the effective `values`."""
     parts = [] if values else [_SAMPLE_HEAD]
+    shown = values.model_dump(mode="json") if values else {}
     mark = "" if values else "# "
     for group, about, settings in entries():
         if group:
@@ -101,10 +101,8 @@ def sample_file(values: Settings | None = None) -> str:
             parts += ["\n", *comment, f"[{group}]\n"]
         for setting in settings:
             value = setting.default if values is None else _value_at(values, setting.path)
-            if setting.secret:
-                value = masked(value)
-            elif group == "policies":
-                value = shown_policy(setting.path[-1], value)
+            if shown and isinstance(value, str):
+                value = reduce(getitem, setting.path, shown)
             if values is None:
                 parts.extend(f"# {line}\n" for line in _wrapped(setting.meaning))
             parts.append(f"{mark}{setting.path[-1]} = {toml_value(value, setting.path[-1])}\n")
@@ -150,7 +148,6 @@ def _entry(path: tuple[str, ...], field: FieldInfo, meaning: str) -> Entry:
         field.get_default(call_default_factory=True),
         _one_line(meaning),
         _bounds(field, path[-1]),
-        is_secret(field),
     )
 
 

@@ -205,12 +205,10 @@ class Processes:
             member.stage = Stage.READY
             member.ready_at = time.monotonic()
             self._staying.share = message["ready"] or self._staying.share
-            if member.role is Role.HOST:
+            if member.role is Role.HOST and member.generation == self._staying.generation:
                 self._staying.note_host()
         if "failed" in message:
             member.failure = message["failed"], message["usage"]
-            if member.role is Role.HOST:
-                self._staying.note_host(message["failed"])
         if "draining" in message:
             self._drains(member)
             # Not yet: of a signal to all processes the supervisor may hear only now.

@@ -278,6 +278,8 @@ class Supervisor:
             for current in self._processes:
                 current.generation = self._staying.generation
             return
+        if member.role is Role.HOST and not self._is_old(member):
+            self._staying.note_host(sentence)
         self._staying.restarts += 1
         rest_s = self._backoffs[member.role].after(member, time.monotonic())
         _log.error("a process ended and is started again", why=sentence, in_s=rest_s, **facts)

@@ -63,6 +63,6 @@ def look(settings: Settings) -> None:
 
 def _check_folder(folder: Path) -> None:
     """If the process of the broker cannot start, which is renewed last, the others have no way back."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise SettingsWrong(f"the embedded broker cannot write in {folder}: {there} is no folder for it")

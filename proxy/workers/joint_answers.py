@@ -111,12 +111,16 @@ def _usefulness(part: Part) -> int:
 
 
 def _clients(own: Facts, others: Sequence[Facts]) -> Facts:
-    """A client with connections to two processes is listed once, as the one with its stream knows it."""
-    known: dict[str, Facts] = {}
+    """A client with connections to two processes is listed once, as the one with its stream knows it.
+
+    Classic clients have one id for many groups, and clients of several accounts may have one.
+    """
+    known: dict[tuple[str, ...], Facts] = {}
     for client in [client for facts in (own, *others) for client in facts.get("clients", ())]:
-        before = known.get(client["client_id"])
+        member = client["client_id"], client["kind"], client["group"]
+        before = known.get(member)
         if before is None or (client.get("connected") and not before.get("connected")):
-            known[client["client_id"]] = client
+            known[member] = client
     left_out = sum(facts["count"] - len(facts["clients"]) for facts in (own, *others) if "clients" in facts)
     shown = sorted(known.values(), key=lambda client: str(client["client_id"]))[:_MOST_CLIENTS]
     return {**own, "clients": shown, "count": len(known) + left_out}

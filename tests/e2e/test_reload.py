@@ -329,6 +329,31 @@ async def test_a_hang_up_before_it_is_loaded(tmp_path: Path, workers: int, close
             os.close(ours)
 
 
+_NOSY = """
+import os
+import subprocess
+
+class Nosy:
+    def __init__(self):
+        if "_POPGATE_SETTINGS" not in os.environ:
+            with open(os.environ["NOSY"], "w") as file:
+                subprocess.run(["grep", "SigBlk", "/proc/self/status"], stdout=file, check=True)
+"""
+
+
+def test_what_a_plug_in_runs_does_not_hold_hang_ups_back(tmp_path: Path) -> None:
+    """It is made while the gateway starts, and programs inherit what is blocked, for good."""
+    package, seen = tmp_path / "nosy-1.dist-info", tmp_path / "seen"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: nosy\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[popgate.policies.identity]\nnosy = nosy:Nosy\n")
+    (tmp_path / "nosy.py").write_text(_NOSY)
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {"PYTHONPATH": path, "NOSY": str(seen), "POPGATE_POLICIES__IDENTITY": "nosy"}
+    with GatewayProcess(environment=environment):
+        assert int(seen.read_text().split()[1], 16) & (1 << signal.SIGHUP - 1) == 0
+
+
 def _handles(pid: int, number: int) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     (mask,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))

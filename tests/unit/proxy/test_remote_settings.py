@@ -76,6 +76,25 @@ def test_options_of_a_policy_of_a_package_are_shown_nowhere() -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_options_of_a_policy_are_not_shown_where_they_do_not_belong() -> None:
+    for wrong in ({"identity": ["ldap?bind=hush"]}, "ldap?bind=hush"):
+        with pytest.raises(SettingsWrong, match="policies") as caught:
+            load_settings(environment={}, flags={"policies": wrong})
+        assert "hush" not in str(caught.value)
+
+
+def test_a_password_of_the_collector_is_shown_nowhere() -> None:
+    url = "https://anna:hu/sh@otel.example:4318"
+    held = load_settings(environment={}, flags={"tracing": {"endpoint": url}})
+    assert settle(held).tracing.endpoint == held.tracing.endpoint == url
+    for told in (held, settle(held)):
+        assert told.model_dump(mode="json")["tracing"]["endpoint"] == "https://********@otel.example:4318"
+    assert 'endpoint = "https://********@otel.example:4318"' in sample_file(held)
+    with pytest.raises(SettingsWrong, match=r"ftp://\*+@otel") as caught:
+        load_settings(environment={}, flags={"tracing": {"endpoint": url.replace("https", "ftp")}})
+    assert "hu/sh" not in str(caught.value)
+
+
 def test_transactions_have_a_key_of_their_own_or_one_that_all_gateways_share(tmp_path: Path) -> None:
     (one,), (other,) = (remote_values(settings()).transaction_keys for _ in range(2))
     assert one != other

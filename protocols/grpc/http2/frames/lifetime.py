@@ -223,6 +223,8 @@ class ConnectionLifetime(SendHalf):
                 self._on_silence(Http2Error("no greeting came", ErrorCode.SETTINGS_TIMEOUT, "greeting"))
             elif self._leaving_at is not None and now - self._leaving_at >= _HELD_S:
                 self._end_leaving()  # it has asked for nothing, and a drain waits for it
+            elif self._leave_by is not None and now >= self._leave_by:
+                self._begin_leaving(now)
             return
         self._tick_stuck(now)
         self._tick_silent(now)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.context import Context
+from popgate.context import Context, Principal
 from popgate.kinds import Action, Resource, ResourceKind
 from processors.policies.rate import PerClient, Unlimited
 
@@ -38,6 +38,17 @@ def test_clients_do_not_take_from_each_other() -> None:
     assert take(policy, "a", 5, 0.0) == 0.0
     assert take(policy, "a", 1, 0.0) > 0.0
     assert take(policy, "b", 1, 0.0) == 0.0
+
+
+def test_accounts_with_one_client_id_do_not_take_from_each_other() -> None:
+    """Anybody may name a client's id; without an id it is the address that counts, whatever the account."""
+    policy, anna, bert = PerClient(rate=1), Principal("anna"), Principal("bert")
+    for client_id in ("a", ""):
+        mine = Context(client_id=client_id, peer="1.2.3.4:1", principal=anna)
+        other = Context(client_id=client_id, peer="1.2.3.4:1", principal=bert)
+        assert policy.take(mine, Action.PUBLISH, TOPIC, 5, 0.0) == 0.0
+        waits = policy.take(other, Action.PUBLISH, TOPIC, 1, 0.0) > 0.0
+        assert waits == (client_id == "")
 
 
 def test_scenario_24_buckets_are_bounded() -> None:

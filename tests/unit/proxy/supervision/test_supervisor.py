@@ -386,6 +386,35 @@ def test_what_started_before_a_renewal_failed_stays_beside_the_old_ones(
             theirs.close()
 
 
+def test_a_broker_process_that_is_killed_at_its_start_is_no_good_reload(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing. The one of before, which became ready meanwhile, has not the settings of now."""
+    monkeypatch.setattr(supervisor, "_make", lambda _: None)
+    supervisor._staying.generation = 1
+    ends = [Channel.pair() for _ in range(2)]
+    old, new = (
+        Member(number, Role.HOST, (1 << 22) + number, ours, frozenset(), number, time.monotonic())
+        for number, (ours, _) in enumerate(ends)
+    )
+    for member in (old, new):
+        supervisor._processes.take_over(member)
+    supervisor._processes._heard(old, {"ready": "unix:/nowhere"})
+    old.stage = Stage.DRAINING
+    supervisor._processes.over(old.pid, 0)
+    assert supervisor._staying.reload["reason"] == ""
+    for _ in range(2):
+        supervisor._ended_unasked(new, -signal.SIGKILL)
+        reload = supervisor._staying.reload
+        assert (reload["count"], reload["reason"]) == (1, "a host process killed by SIGKILL")
+    supervisor._processes._heard(new, {"ready": "unix:/nowhere"})
+    assert supervisor._staying.reload["reason"] == ""
+    supervisor._processes.leaving = True
+    supervisor._processes.over(new.pid, 0)
+    for _, theirs in ends:
+        theirs.close()
+
+
 def test_a_reload_asked_for_meanwhile_is_taken_though_a_worker_is_missing(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

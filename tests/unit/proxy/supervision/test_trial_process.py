@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -161,6 +162,25 @@ def test_a_folder_that_cannot_be_written_is_no_good_reload(
     trial.look(settle(load_settings(environment={}, flags={"data": tmp_path / "new", "admin": "off"})))
     assert (tmp_path / "trial").exists()
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_looked_into_is_no_good_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    look = Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if path.parent == kept:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(trial.os, "access", lambda path, _mode: path != kept)
+    settings = load_settings(environment={}, flags={"broker": f"embedded:{kept / 'store'}", "admin": "off"})
+    with pytest.raises(SettingsWrong, match="cannot write in"):
+        trial.look(settle(settings))
 
 
 def test_a_trial_that_said_nothing_is_told_by_its_end(tmp_path: Path) -> None:

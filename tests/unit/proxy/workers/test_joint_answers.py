@@ -8,8 +8,14 @@ from proxy.workers.joint_answers import _clients, _cluster, _counts, _group, _st
 from proxy.workers.queries import Part
 
 
-def client(name: str, *, connected: bool, topics: list[str] | None = None) -> dict[str, Any]:
-    return {"client_id": name, "connected": connected, "topics": topics or []}
+def client(name: str, *, connected: bool, topics: list[str] | None = None, group: str = "") -> dict[str, Any]:
+    return {
+        "client_id": name,
+        "kind": "push consumer",
+        "group": group,
+        "connected": connected,
+        "topics": topics or [],
+    }
 
 
 def test_a_client_of_two_processes_is_told_once_as_the_one_with_its_stream_knows_it() -> None:
@@ -22,6 +28,15 @@ def test_a_client_of_two_processes_is_told_once_as_the_one_with_its_stream_knows
             client("c", connected=True),
         ],
         "count": 3,
+    }
+
+
+def test_clients_of_one_id_in_two_groups_are_listed_both() -> None:
+    """Of two accounts, or the memberships of a classic client, as one process lists them."""
+    anna, bert = (client("c", connected=True, group=group) for group in ("anna-g", "bert-g"))
+    assert _clients({"clients": [anna], "count": 1}, [{"clients": [bert], "count": 1}]) == {
+        "clients": [anna, bert],
+        "count": 2,
     }
 
 

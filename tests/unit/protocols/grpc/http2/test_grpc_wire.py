@@ -341,6 +341,18 @@ def test_who_has_not_greeted_holds_up_no_drain(make_client: MAKE) -> None:
     assert client.failure is None
 
 
+def test_who_opens_during_a_drain_and_does_not_greet_is_left(make_client: MAKE) -> None:
+    """It is told to go when it waits for an answer, which it never does, or when others were told."""
+    client = make_client(greets=False, greeting_s=10.0)
+    client.tick(1_000.0)
+    client.wire.leave(1_000.0, 0.5)
+    client.tick(1_001.0)
+    assert not client.wire.left
+    client.tick(1_002.0)
+    assert client.wire.left
+    assert client.failure is None
+
+
 def test_silence_is_asked_for_a_sign_of_life(make_client: MAKE) -> None:
     client = make_client(ping_s=20.0)
     client.call(1, b"")
