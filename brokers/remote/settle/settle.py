@@ -48,7 +48,6 @@ class Settlement:
         self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
-        self._route_believed_s = access.settings.missing_route_s
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -67,7 +66,7 @@ class Settlement:
             # Without the lists and tables for what several have in common.
             judged = self._judge(topic, group, receipts[0], route)
             if type(judged) is IllegalReceipt:
-                judged = self._judge(topic, group, receipts[0], await self._newest(topic, route))
+                judged = self._judge(topic, group, receipts[0], await self._routes.newer(topic, route))
             if isinstance(judged, GatewayError):
                 return [judged]
             if judged.handle in finished:
@@ -80,8 +79,9 @@ class Settlement:
             return _told(outcomes)
         results, by_broker, illegal = self._judge_all(topic, group, receipts, route)
         if illegal:
-            newest = await self._newest(topic, route)
-            results, by_broker, _ = self._judge_all(topic, group, receipts, newest)
+            # A broker pops from queues that it has only just been given.
+            newer = await self._routes.newer(topic, route)
+            results, by_broker, _ = self._judge_all(topic, group, receipts, newer)
         requests = []
         for broker, (places, acks) in by_broker.items():
             handles = [ack.handle for ack in acks]
@@ -163,18 +163,7 @@ class Settlement:
             return self._deliveries.delivery(handle, topic, group, route)
         except IllegalReceipt:
             pass
-        return self._deliveries.delivery(handle, topic, group, await self._newest(topic, route))
-
-    async def _newest(self, topic: str, route: TopicRoute) -> TopicRoute:
-        """The route of a topic, after `route` has refused a handle.
-
-        A broker pops from queues that it has only just been given. Name servers are not asked again within a
-        short time: a client may write what it likes into a handle.
-        """
-        age = self._routes.age(topic)
-        if age is not None and age >= self._route_believed_s:
-            return await self._routes.now(topic)
-        return self._routes.kept(topic) or route
+        return self._deliveries.delivery(handle, topic, group, await self._routes.newer(topic, route))
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""

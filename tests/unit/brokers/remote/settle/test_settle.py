@@ -341,6 +341,19 @@ async def test_a_queue_newer_than_the_route_is_looked_up_once(broker, handle, wi
     assert widened() == 1
 
 
+async def test_name_servers_that_know_nothing_are_asked_for_a_newer_route_once(
+    broker, handle, clock, widened, asking_cluster
+):
+    asking_cluster[0].on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda request: request.answer(1, "not ready"))
+    for asked in (1, 2):
+        for offset in range(20):
+            for handles in ([handle(offset, queue_id=5)], [handle(offset), handle(offset, queue_id=5)]):
+                results = await broker.ack(CONTEXT, "T", "G", handles)
+                assert isinstance(results[-1], IllegalReceipt)
+        assert widened() == asked
+        clock.advance(1.5)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE])
 async def test_nonsense_is_told_where_the_broker_tells_it(broker, peers, handle, code):
     peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "offset is illegal"))
