@@ -9,7 +9,7 @@ and 4.5, any-replica section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
@@ -157,13 +157,18 @@ class Settlement:
         # `Ack(...)`, without a call of Python for each.
         return tuple.__new__(Ack, (topic, group, receipt, handle))
 
-    async def _delivery(self, handle: str, topic: str, group: str, route: TopicRoute) -> Receipt:
-        """As `Deliveries.delivery`, also by a newer route."""
+    async def _route_for(
+        self, topic: str, group: str, receipts: Iterable[str], route: TopicRoute
+    ) -> TopicRoute:
+        """`route`, or a newer one where that refuses one of the handles."""
         try:
-            return self._deliveries.delivery(handle, topic, group, route)
+            for handle in receipts:
+                self._deliveries.delivery(handle, topic, group, route)
         except IllegalReceipt:
             pass
-        return self._deliveries.delivery(handle, topic, group, await self._routes.newer(topic, route))
+        else:
+            return route
+        return await self._routes.newer(topic, route)
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
@@ -191,7 +196,8 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = await self._delivery(receipt, topic, group, route)
+        route = await self._route_for(topic, group, (receipt,), route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -205,17 +211,19 @@ class Settlement:
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Never tried again, and never for what this process saw finished."""
+        receipts = list(dict.fromkeys(receipts))
         try:
             route = await self._routes.of(topic)
             await self._groups.of(group)
+            route = await self._route_for(topic, group, receipts, route)
         except NotFound:
             return 0
         free = []
-        for handle in dict.fromkeys(receipts):
+        for handle in receipts:
             try:
-                delivery = await self._delivery(handle, topic, group, route)
+                delivery = self._deliveries.delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
-            except (IllegalReceipt, NotFound):
+            except IllegalReceipt:
                 continue
             free.append(self._deliveries.free(topic, group, handle, delivery))
         return sum(await asyncio.gather(*free))
@@ -223,7 +231,8 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        delivery = await self._delivery(receipt, topic, group, route)
+        route = await self._route_for(topic, group, (receipt,), route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
