@@ -92,8 +92,9 @@ class Settlement:
         for places, acks, done in requests:
             outcomes = await done
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
-                results[at] = outcome
-                self._note(ack, outcome)
+                if outcome is not None or ack.receipt.ordered:  # of others there is nothing to note
+                    results[at] = outcome
+                    self._note(ack, outcome)
             self._deliveries.acknowledged.add_all(
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )
