@@ -124,6 +124,19 @@ class Routes:
             kept.used_at, kept.doubted, kept.due = now, False, now + _AFTER_FAILURE_S
             return kept.route
 
+    async def newer(self, topic: str, route: TopicRoute) -> TopicRoute:
+        """The route, after `route` did not have what a client names. Raises as `of`.
+
+        Name servers are not asked again within a short time, nor are those that do not answer: a client may
+        name what it likes.
+        """
+        kept = self._kept.get(topic)
+        if topic in self._asking or (
+            kept is not None and self._clock.monotonic() - kept.asked_at >= self._settings.missing_route_s
+        ):
+            return await self.now(topic)
+        return self.kept(topic) or route
+
     def forget(self, topic: str) -> None:
         """What is known of the topic is in doubt: it is asked for before it is used again."""
         self._missing.pop(topic, None)
@@ -200,7 +213,7 @@ class Routes:
             self._failures += 1
             kept = self._kept.get(topic)
             if kept is not None:
-                kept.due = now + _AFTER_FAILURE_S
+                kept.asked_at, kept.due = now, now + _AFTER_FAILURE_S
             if not isinstance(error, GatewayError):
                 _log.error("the route of %s cannot be told", topic, exc_info=error)
 

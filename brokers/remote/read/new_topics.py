@@ -85,11 +85,11 @@ class NewTopics:
             try:
                 without = 0
                 for queue_id in range(MOST_QUEUES):
-                    if queue_id >= config.read_queues and without >= _BEYOND:
+                    if without >= _BEYOND:
                         break
                     place = Place(config.name, broker, queue_id, Permission.READ)
                     position = await self._offsets.position_of(None, group, place)
-                    without = without + 1 if position is None else 0
+                    without = without + 1 if position is None and queue_id >= config.read_queues else 0
                     if position:
                         positions.append((group, place))
             except Forbidden as error:

@@ -40,13 +40,14 @@ class RecentHandles:
 
     def add_all(self, handles: Sequence[str]) -> bool:
         """Returns whether one of them was remembered already, or is there twice."""
-        known = bool(self._old) and not self._old.isdisjoint(map(hash, handles))
+        keys = [*map(hash, handles)]
+        known = not self._old.isdisjoint(keys)
         if len(self._young) >= self._most:
-            known = known or self.any_of(handles)
+            known = known or not self._young.isdisjoint(keys)
             self._young, self._old = set(), self._young
         before = len(self._young)
-        self._young.update(map(hash, handles))
-        return known or len(self._young) - before < len(handles)
+        self._young.update(keys)
+        return known or len(self._young) - before < len(keys)
 
     def any_of(self, handles: Iterable[str]) -> bool:
         """Whether one of these is remembered."""

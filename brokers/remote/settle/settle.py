@@ -9,7 +9,7 @@ and 4.5, any-replica section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
@@ -48,7 +48,6 @@ class Settlement:
         self._routes = access.routes
         self._deliveries = deliveries
         self._groups = groups
-        self._route_believed_s = access.settings.missing_route_s
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -67,7 +66,7 @@ class Settlement:
             # Without the lists and tables for what several have in common.
             judged = self._judge(topic, group, receipts[0], route)
             if type(judged) is IllegalReceipt:
-                judged = self._judge(topic, group, receipts[0], await self._newest(topic, route))
+                judged = self._judge(topic, group, receipts[0], await self._routes.newer(topic, route))
             if isinstance(judged, GatewayError):
                 return [judged]
             if judged.handle in finished:
@@ -80,8 +79,9 @@ class Settlement:
             return _told(outcomes)
         results, by_broker, illegal = self._judge_all(topic, group, receipts, route)
         if illegal:
-            newest = await self._newest(topic, route)
-            results, by_broker, _ = self._judge_all(topic, group, receipts, newest)
+            # A broker pops from queues that it has only just been given.
+            newer = await self._routes.newer(topic, route)
+            results, by_broker, _ = self._judge_all(topic, group, receipts, newer)
         requests = []
         for broker, (places, acks) in by_broker.items():
             handles = [ack.handle for ack in acks]
@@ -92,8 +92,9 @@ class Settlement:
         for places, acks, done in requests:
             outcomes = await done
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
-                results[at] = outcome
-                self._note(ack, outcome)
+                if outcome is not None or ack.receipt.ordered:  # of others there is nothing to note
+                    results[at] = outcome
+                    self._note(ack, outcome)
             self._deliveries.acknowledged.add_all(
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )
@@ -157,24 +158,18 @@ class Settlement:
         # `Ack(...)`, without a call of Python for each.
         return tuple.__new__(Ack, (topic, group, receipt, handle))
 
-    async def _delivery(self, handle: str, topic: str, group: str, route: TopicRoute) -> Receipt:
-        """As `Deliveries.delivery`, also by a newer route."""
+    async def _route_for(
+        self, topic: str, group: str, receipts: Iterable[str], route: TopicRoute
+    ) -> TopicRoute:
+        """`route`, or a newer one where that refuses one of the handles."""
         try:
-            return self._deliveries.delivery(handle, topic, group, route)
+            for handle in receipts:
+                self._deliveries.delivery(handle, topic, group, route)
         except IllegalReceipt:
             pass
-        return self._deliveries.delivery(handle, topic, group, await self._newest(topic, route))
-
-    async def _newest(self, topic: str, route: TopicRoute) -> TopicRoute:
-        """The route of a topic, after `route` has refused a handle.
-
-        A broker pops from queues that it has only just been given. Name servers are not asked again within a
-        short time: a client may write what it likes into a handle.
-        """
-        age = self._routes.age(topic)
-        if age is not None and age >= self._route_believed_s:
-            return await self._routes.now(topic)
-        return self._routes.kept(topic) or route
+        else:
+            return route
+        return await self._routes.newer(topic, route)
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
@@ -202,7 +197,8 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = await self._delivery(receipt, topic, group, route)
+        route = await self._route_for(topic, group, (receipt,), route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -216,17 +212,19 @@ class Settlement:
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Never tried again, and never for what this process saw finished."""
+        receipts = list(dict.fromkeys(receipts))
         try:
             route = await self._routes.of(topic)
             await self._groups.of(group)
+            route = await self._route_for(topic, group, receipts, route)
         except NotFound:
             return 0
         free = []
-        for handle in dict.fromkeys(receipts):
+        for handle in receipts:
             try:
-                delivery = await self._delivery(handle, topic, group, route)
+                delivery = self._deliveries.delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
-            except (IllegalReceipt, NotFound):
+            except IllegalReceipt:
                 continue
             free.append(self._deliveries.free(topic, group, handle, delivery))
         return sum(await asyncio.gather(*free))
@@ -234,7 +232,8 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        delivery = await self._delivery(receipt, topic, group, route)
+        route = await self._route_for(topic, group, (receipt,), route)
+        delivery = self._deliveries.delivery(receipt, topic, group, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")

@@ -218,11 +218,9 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
                 return None
             length_bytes = _pack_length(length)
             most_length = max(most_length, length)
-            if at == 0 and _is_even(body, here, body_length, length_bytes):
+            if at == 0 and end <= size * most_messages and _is_even(body, here, body_length, length_bytes):
                 # The rest of the loop for all of them.
                 starts = list(range(0, end, size))
-                if len(starts) > most_messages:
-                    return None
                 body_ends = [start + _HEAD_SIZE + body_length for start in starts]
                 blocks = [
                     body[body_end + 2 : start + size]

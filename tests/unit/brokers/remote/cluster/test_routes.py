@@ -98,6 +98,20 @@ async def test_an_old_route_serves_while_a_new_one_is_asked_for(
     assert asked(server) == 2
 
 
+async def test_a_newer_route_is_waited_for_while_it_is_asked_for(
+    routes: Routes, server: ScriptedNameServer, clock: MovableClock, loop_turns: Turns
+) -> None:
+    old = await routes.of("t")
+    assert await routes.newer("t", old) is old
+    server.add_topic("t", queues=9)
+    await clock.run(25.0, loop_turns)
+    assert await routes.of("t") is old  # and a newer one is asked for
+    new = await routes.newer("t", old)
+    assert new.queues[0].read_queues == 9
+    assert await routes.newer("t", old) is new
+    assert asked(server) == 2
+
+
 async def test_a_refresh_that_fails_keeps_what_is_known(
     routes: Routes, server: ScriptedNameServer, clock: MovableClock, loop_turns: Turns
 ) -> None:

@@ -110,6 +110,14 @@ async def test_queues_that_a_topic_gets_later_begin_at_their_first_messages_too(
     assert cluster.positions == dict.fromkeys(old, 0)
 
 
+async def test_queues_without_positions_in_the_new_topic_hide_none_behind_it(cluster, directory):
+    """A group that read few messages has positions in few queues."""
+    old = {("broker-a", "g", "new", 1): 7, ("broker-a", "g", "new", 18): 1}
+    cluster.positions.update(old)
+    await directory.create_topic(TopicConfig("new", read_queues=16, write_queues=16))
+    assert cluster.positions == dict.fromkeys(old, 0)
+
+
 async def test_a_topic_that_is_there_keeps_the_positions_of_its_groups(cluster, directory):
     cluster.topics.add(("broker-a", "T"))
     cluster.positions["broker-a", "g", "T", 0] = 7

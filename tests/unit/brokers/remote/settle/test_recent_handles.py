@@ -31,3 +31,15 @@ def test_also_one_of_the_older_generation_can_be_discarded():
     spent.discard("a")
     assert "a" not in spent
     assert "b" in spent
+
+
+def test_of_several_it_is_known_whether_one_was_there():
+    spent = RecentHandles(most=3)
+    assert not spent.add_all(["a", "b"])
+    assert spent.add_all(["b", "c"])
+    assert spent.add_all(["d", "d"])  # in a new generation
+    assert spent.add_all(["e", "a"])  # of the older one
+    assert not spent.add_all(["f", "g"])  # in a new one again
+    assert not spent.add_all([])
+    assert spent.add_all(["g"])
+    assert "b" not in spent

@@ -341,6 +341,42 @@ async def test_a_queue_newer_than_the_route_is_looked_up_once(broker, handle, wi
     assert widened() == 1
 
 
+async def test_name_servers_that_know_nothing_are_asked_for_a_newer_route_once(
+    broker, handle, clock, widened, asking_cluster
+):
+    asking_cluster[0].on(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda request: request.answer(1, "not ready"))
+    for asked in (1, 2):
+        for offset in range(20):
+            for handles in ([handle(offset, queue_id=5)], [handle(offset), handle(offset, queue_id=5)]):
+                results = await broker.ack(CONTEXT, "T", "G", handles)
+                assert isinstance(results[-1], IllegalReceipt)
+        assert widened() == asked
+        clock.advance(1.5)
+
+
+async def test_a_return_waits_for_a_newer_route_once_and_judges_then(
+    broker, peers, handle, clock, widened, asking_cluster
+):
+    """While it waits the time of others may be over: their messages would come twice."""
+    told_time(broker, clock)
+    answered = asyncio.Event()
+
+    async def late(request):
+        await answered.wait()
+        return request.answer(1, "not ready")
+
+    asking_cluster[0].on(RequestCode.GET_ROUTEINFO_BY_TOPIC, late)
+    short, newer = handle(1, invisible_ms=1_000), [handle(offset, queue_id=5) for offset in range(20)]
+    returning = asyncio.ensure_future(broker.give_back(CONTEXT, "T", "G", [short, *newer, handle(2)]))
+    await peers.until(lambda: widened() == 1)
+    clock.advance(1.5)
+    answered.set()
+    assert await returning == 1
+    (changed,) = peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert changed.fields["offset"] == "2"
+    assert widened() == 1
+
+
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE])
 async def test_nonsense_is_told_where_the_broker_tells_it(broker, peers, handle, code):
     peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "offset is illegal"))
