@@ -29,6 +29,7 @@ from popgate.model import TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.plain_records import plain_run
+from popgate.wire.messages.record_parts import RecordParts
 from popgate.wire.messages.records import decode_record, encode_record
 
 HOST = pack_host("10.0.0.1:8081")
@@ -43,12 +44,17 @@ def records_of(texts: list[bytes], first: int) -> list[bytes]:
     return [record(first + at, 0, text, b"", 0, 0, 1, HOST, 2, HOST) for at, text in enumerate(texts)]
 
 
+def joined(records: list[bytes], first: int) -> tuple[list[int], list[bytes]]:
+    parts = [part for each in records for part in (each[:88], each[88:90], b"", each[90:])]
+    return join_records(RecordParts(parts, [len(each) for each in records]), first)
+
+
 @given(st.lists(bodies, min_size=1, max_size=30), st.integers(0, 1 << 60))
 def test_values_have_every_record_and_no_more_bytes_than_they_may(texts: list[bytes], first: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_blocks, "MOST_BYTES", BYTES)
         records = records_of(texts, first)
-        ends, values = join_records(records, first)
+        ends, values = joined(records, first)
     assert b"".join(map(expand, values)) == b"".join(records)
     assert ends[-1] == first + len(records) - 1
     begin = first
@@ -88,18 +94,18 @@ def test_a_damaged_block_is_damaged_records_and_no_hole(texts: list[bytes], choo
 
 def test_what_is_alike_is_compressed_and_what_is_not_is_stored_as_it_is() -> None:
     alike = records_of([b"body"] * 30, 7)
-    ((last,), (value,)) = join_records(alike, 7)
+    ((last,), (value,)) = joined(alike, 7)
     assert (last, len(value) < len(b"".join(alike)) // 4) == (36, True)
     other = records_of([Random(1).randbytes(3_000), Random(2).randbytes(3_000)], 7)
-    assert join_records(other, 7) == ([8], [b"".join(other)])
+    assert joined(other, 7) == ([8], [b"".join(other)])
     large = records_of([b"x" * 100_000], 7)
-    assert join_records(large, 7) == ([7], large)
+    assert joined(large, 7) == ([7], large)
 
 
 @given(st.data())
 def test_a_compressed_block_that_is_damaged_is_records_that_are(choose: st.DataObject) -> None:
     records = records_of([b"a body of some length"] * 9, 5)
-    (_, (value,)) = join_records(records, 5)
+    (_, (value,)) = joined(records, 5)
     spoiled = bytearray(value)
     if choose.draw(st.booleans(), "whether it is cut off"):
         del spoiled[choose.draw(st.integers(12, len(value) - 1)) :]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.record_parts import encode_records
 from popgate.wire.messages.record_reader import RecordReader
 from popgate.wire.messages.records import (
     Record,
     decode_record,
     decode_records,
     encode_record,
-    encode_records,
     pack_host,
     place_record,
     record_properties,
@@ -87,7 +87,9 @@ def test_records_that_are_encoded_together_are_those_encoded_one_by_one(
         first["store_ms"],
         first["store_host"],
     )
-    assert together == [encode(one) for one in several]
+    assert together.each() == [encode(one) for one in several]
+    assert together.sizes == [len(each) for each in together.each()]
+    assert together.joined(1, len(together)) == b"".join(together.each()[1:])
 
 
 @given(st.integers(0, 3), st.integers(0, 4))

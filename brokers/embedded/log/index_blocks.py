@@ -15,9 +15,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
-from zlib import crc32
 
 from brokers.embedded.storage.keys import HIGHEST_U64, ID_KIND
+from popgate.wire.checksum import crc32
 
 BLOCK: Final = HIGHEST_U64
 """In a key of `index` in the place of a hash; its offset is that of the first message."""

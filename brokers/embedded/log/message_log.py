@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.log.index_blocks import BLOCK, each, each_of_several, encode_block, fits_block
@@ -37,11 +36,12 @@ from popgate.clock import Clock
 from popgate.errors import PeerWireError
 from popgate.messages.packed_messages import PackedMessages
 from popgate.model import StoredMessage
+from popgate.wire.checksum import crc32
+from popgate.wire.messages.record_parts import encode_records
 from popgate.wire.messages.records import (
     Record,
     decode_record,
     encode_record,
-    encode_records,
     host_text,
     pack_host,
     place_record,
@@ -204,10 +204,12 @@ class MessageLog:
         self._take_place(queue, store_ms, now_ms, places=count)
         if block:
             self._store.put(INDEX, index_key(hour, topic_id, BLOCK, queue_id, first), block)
-        ends: Iterable[int] = offsets
-        if not topic.compacted:
-            ends, records = join_records(records, first)
-        self._store.put_messages(message_keys(topic_id, queue_id, ends), records, index)
+        if topic.compacted:
+            ends: Iterable[int] = offsets
+            values = records.each()
+        else:
+            ends, values = join_records(records, first)
+        self._store.put_messages(message_keys(topic_id, queue_id, ends), values, index)
         return first
 
     def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:

@@ -138,10 +138,11 @@ class SendFacet(Facet):
         repeats = engine.repeats
         ids = packed.message_ids
         known: list[bytes] = []
-        seen: set[int] = set()
+        seen: dict[int, int] = {}
+        number = repeats.number
         if repeats.on and not packed.may_come_again:
             known = [text_id + topic.mark for text_id in ids]
-            seen = {hash(key) & HASH_MASK for key in known}
+            seen = dict.fromkeys([hash(key) & HASH_MASK for key in known], number)
             if len(seen) != len(known) or not (
                 repeats.young.keys().isdisjoint(seen) and repeats.old.keys().isdisjoint(seen)
             ):
@@ -151,8 +152,9 @@ class SendFacet(Facet):
         except LocalWireError as error:
             raise BadRequest(f"the messages cannot be stored: {error}") from error
         if seen:
-            # Only now: the first place of a turn may have closed the segment.
-            repeats.young.update(dict.fromkeys(seen, repeats.number))
+            if repeats.number != number:  # the first place of a turn has closed the segment
+                seen = dict.fromkeys(seen, repeats.number)
+            repeats.young.update(seen)
             repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
         places = commit_offsets(topic.id, queue_id, first, len(ids))
         return SentTogether(ids, name, queue_id, first, places)

@@ -35,7 +35,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from zlib import crc32
+
+from popgate.wire.checksum import crc32
 
 META = "meta"
 TOPICS = "topics"

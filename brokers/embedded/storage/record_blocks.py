@@ -14,13 +14,13 @@ them, also where a log is repaired; a backup has one for each of its files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from struct import Struct
 from typing import Final
 
 from lz4.block import LZ4BlockError, compress, decompress
 
+from popgate.wire.messages.record_parts import RecordParts
 from popgate.wire.messages.records import SMALLEST_RECORD
 
 MOST_BYTES: Final = 32 * 1024
@@ -71,19 +71,20 @@ class RecordBlock:
         return [value[start:stop] for start, stop in pairwise(starts)]
 
 
-def join_records(records: Sequence[bytes], first: int) -> tuple[list[int], list[bytes]]:
+def join_records(records: RecordParts, first: int) -> tuple[list[int], list[bytes]]:
     """Records, the first of them at offset `first`, as values; and the offset of the last one in each."""
-    if sum(map(len, records)) <= MOST_BYTES:
-        return [first + len(records) - 1], [_value(records, first)]
+    count = len(records)
     offsets: list[int] = []
     values: list[bytes] = []
-    ends = list(accumulate(map(len, records)))
-    begin = before = 0
-    for at in range(1, len(records) + 1):
-        if at == len(records) or ends[at] - before > MOST_BYTES:
+    begin = size = 0
+    for at, record_size in enumerate(records.sizes):
+        if size + record_size > MOST_BYTES and size:
             offsets.append(first + at - 1)
-            values.append(_value(records[begin:at], first + begin))
-            begin, before = at, ends[at - 1]
+            values.append(_value(records.joined(begin, at), first + begin, at - begin))
+            begin, size = at, 0
+        size += record_size
+    offsets.append(first + count - 1)
+    values.append(_value(records.joined(begin, count), first + begin, count - begin))
     return offsets, values
 
 
@@ -114,9 +115,9 @@ def block_of(value: bytes, last: int) -> RecordBlock | None:
     return RecordBlock(expand(value), first, last) if last - MOST_RECORDS < first < last else None
 
 
-def _value(records: Sequence[bytes], first: int) -> bytes:
-    data = b"".join(records)
-    if len(records) == 1:  # so that one that is large is not copied again
+def _value(data: bytes, first: int, count: int) -> bytes:
+    """Of so many records. One alone stays as it is: it is read often by itself, and may be large."""
+    if count == 1:
         return data
     packed: bytes = compress(data)
     size = _PACKED_AT + len(packed)

@@ -7,12 +7,12 @@ Source: protocol facts 3.8 and 5.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from struct import Struct, error
+from collections.abc import Iterator
+from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from popgate.errors import LocalWireError, PeerWireError
+from popgate.wire.checksum import crc32
 from popgate.wire.messages.hosts import host_text as host_text
 from popgate.wire.messages.hosts import pack_host as pack_host
 from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
@@ -35,12 +35,12 @@ COMPRESSION_ZLIB: Final = 0x300
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_NO_HOSTS_V6: Final = ~HOSTS_V6
+NO_HOSTS_V6: Final = ~HOSTS_V6
 LONGEST_V1_TOPIC: Final = 127
-_MOST_LENGTHS: Final = 1024
-# Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
+MOST_LENGTHS: Final = 1024
 _LENGTHS_V1: Final = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
-_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
+LENGTHS: Final = [length.to_bytes(2, "big") for length in range(MOST_LENGTHS)]
+"""Nearly every length of a topic or of properties that is ever told; to make one costs more than a look."""
 _HEADS: Final = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
     BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
@@ -56,13 +56,10 @@ BODY_AT: Final = 88
 """Where they stand in a record whose hosts are IPv4."""
 _HEAD: Final = _HEADS[0]
 _pack_head: Final = _HEAD.pack
-_pack_middle: Final = Struct(">iq8sq8siq").pack
-_pack_front: Final = Struct(">IIIiiqq48sI").pack
-"""A head without IPv6 hosts, in two parts: what stands between the commit offset and the length of the body,
-and all with that in it."""
 _unpack_head: Final = _HEAD.unpack_from
-_HEAD_SIZE: Final = _HEAD.size
-SMALLEST_RECORD: Final = _HEAD_SIZE + 1 + 2
+HEAD_SIZE: Final = _HEAD.size
+"""Of a record whose hosts are IPv4: everything before the body."""
+SMALLEST_RECORD: Final = HEAD_SIZE + 1 + 2
 _unpack_short: Final = Struct(">h").unpack_from
 _place_queue: Final = Struct(">i").pack_into
 _place_offsets: Final = Struct(">qq").pack_into
@@ -125,13 +122,13 @@ def encode_record(
 
     Raises LocalWireError when a part is too long for the layout or a number does not fit.
     """
-    head, size = _pack_head, _HEAD_SIZE
+    head, size = _pack_head, HEAD_SIZE
     if len(born_host) == 8 and len(store_host) == 8:
-        sys_flag &= _NO_HOSTS_V6
+        sys_flag &= NO_HOSTS_V6
     else:
         bits = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
         _check_hosts(born_host, store_host)
-        sys_flag = sys_flag & _NO_HOSTS_V6 | bits
+        sys_flag = sys_flag & NO_HOSTS_V6 | bits
         head, size = _HEADS[bits].pack, _HEADS[bits].size
     topic_length, length = len(topic), len(properties)
     if topic_length <= LONGEST_V1_TOPIC:
@@ -142,8 +139,8 @@ def encode_record(
             raise LocalWireError(f"the topic has {topic_length} bytes, a record holds {LONGEST_BLOCK}")
         magic = MAGIC_V2
         told_topic_length = topic_length.to_bytes(2, "big")
-    if length < _MOST_LENGTHS:
-        told_length = _LENGTHS[length]
+    if length < MOST_LENGTHS:
+        told_length = LENGTHS[length]
     else:
         if length > LONGEST_BLOCK:
             raise LocalWireError(f"the properties have {length} bytes, a record holds {LONGEST_BLOCK}")
@@ -169,94 +166,6 @@ def encode_record(
     except Exception as error:
         raise LocalWireError(f"a number does not fit into a record: {error}") from error
     return b"".join((front, body, told_topic_length, topic, told_length, properties))
-
-
-def encode_records(
-    topic: bytes,
-    queue_id: int,
-    first: int,
-    commit_offsets: Sequence[int],
-    bodies: Sequence[bytes],
-    blocks: Sequence[bytes],
-    flags: Sequence[int],
-    origins: Sequence[tuple[int, str]],
-    sys_flag: int,
-    now_ms: int,
-    store_ms: int,
-    store_host: bytes,
-) -> list[bytes]:
-    """Encode messages that come for the first time, one behind the other in a queue, each as `encode_record`.
-
-    `first`: the offset of the first of them; each sequence has one entry for each. `blocks` are properties,
-    `origins` when and where ("ip:port") they were born: 0 means at `now_ms`. Raises LocalWireError.
-    """
-    count = len(commit_offsets)
-    if not count == len(bodies) == len(blocks) == len(flags) == len(origins):
-        raise ValueError("what is said of messages is of different lengths")
-    records: list[bytes] = []
-    add = records.append
-    # What `encode_record` makes of nearly every message. What is the same for all is made once, and what is
-    # mostly the same as for the message before, again when it differs: when and where it was born, and the
-    # topic with the length of the properties behind it.
-    plain = len(topic) <= LONGEST_V1_TOPIC and len(store_host) == 8
-    told_topic = len(topic).to_bytes(2, "big")[1:] + topic
-    around = _HEAD_SIZE + len(told_topic) + 2
-    bits = sys_flag & _NO_HOSTS_V6
-    last_ms = -1
-    last_host: str | None = None
-    born_host = middle = behind = b""
-    length_behind = -1
-    offset = first
-    try:
-        # Their lengths were compared: compiled, only this loop makes no tuple for each.
-        for commit_offset, body, properties, flag, origin in zip(  # noqa: B905
-            commit_offsets, bodies, blocks, flags, origins
-        ):
-            born_ms, host = origin
-            size, length = len(body), len(properties)
-            if born_ms != last_ms or host != last_host:
-                if host != last_host:
-                    born_host = pack_host(host)
-                last_ms, last_host = born_ms, host
-                middle = b""
-                if len(born_host) == 8:
-                    middle = _pack_middle(bits, born_ms or now_ms, born_host, store_ms, store_host, 0, 0)
-            if length != length_behind:
-                length_behind = length
-                behind = told_topic + _LENGTHS[length] if length < _MOST_LENGTHS else b""
-            if plain and middle and behind:
-                front = _pack_front(
-                    around + size + length,
-                    MAGIC_V1,
-                    crc32(body) & 0x7FFFFFFF,
-                    queue_id,
-                    flag,
-                    offset,
-                    commit_offset,
-                    middle,
-                    size,
-                )
-                add(b"".join((front, body, behind, properties)))
-            else:
-                record = encode_record(
-                    topic,
-                    queue_id,
-                    offset,
-                    commit_offset,
-                    body,
-                    properties,
-                    sys_flag,
-                    flag,
-                    born_ms or now_ms,
-                    born_host,
-                    store_ms,
-                    store_host,
-                )
-                add(record)
-            offset += 1
-    except error as why:
-        raise LocalWireError(f"a number does not fit into a record: {why}") from why
-    return records
 
 
 def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Record:
@@ -286,7 +195,7 @@ def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Recor
     ) = _unpack_head(data, start)
     if size > available or size < SMALLEST_RECORD:
         raise PeerWireError(f"a record claims {size} bytes, there are {available}")
-    at = start + _HEAD_SIZE
+    at = start + HEAD_SIZE
     if sys_flag & HOSTS_V6:
         head = _HEADS[sys_flag & HOSTS_V6]
         if size < head.size + 3:

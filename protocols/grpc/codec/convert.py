@@ -5,7 +5,6 @@ Sources: protocol facts 1.10, 3.1, 3.2, 3.5, 3.6 and pitfalls 28 to 36.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from hashlib import sha1
 
@@ -22,6 +21,7 @@ from popgate.model import (
     StoredMessage,
 )
 from popgate.naming import check_topic
+from popgate.wire.checksum import crc32
 from processors.requests import Receive
 from protocols.grpc.codec.client_quirks import types_known
 from protocols.grpc.codec.errors import OK
@@ -139,7 +139,7 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
             actual = sha1(body, usedforsecurity=False).hexdigest().upper()
         case pb.CRC32:
             # Clients differ in leading zeros.
-            actual = f"{zlib.crc32(body):X}"
+            actual = f"{crc32(body):X}"
             given = given.lstrip("0") or "0"
         case _:
             return

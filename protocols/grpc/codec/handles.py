@@ -12,11 +12,11 @@ It is a tenth field, which RocketMQ's own proxy and brokers do not read (`Receip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from popgate.context import Context
 from popgate.errors import IllegalReceipt, shown
 from popgate.ids.receipt import is_mark
+from popgate.wire.checksum import crc32
 from protocols.grpc.codec.client_quirks import may_be_new_id
 from protocols.grpc.pb import service_pb2 as rpc
 

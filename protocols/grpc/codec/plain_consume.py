@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
 from popgate.errors import GatewayError
+from popgate.wire.checksum import crc32
 from processors.requests import Receive
 from protocols.grpc.codec.convert import receive_in
 from protocols.grpc.codec.errors import OK

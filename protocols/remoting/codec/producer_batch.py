@@ -7,7 +7,6 @@ route or delay a message. Sources: protocol facts 3.6, 5.7 and 7.8.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +22,15 @@ from popgate.wire.messages.properties import (
 )
 from processors.limits import Limits
 from protocols.remoting.codec.messages import Head, shared_properties
+from protocols.remoting.codec.property_columns import (
+    column,
+    each_split,
+    even_values,
+    is_even,
+    only,
+    valid,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -37,20 +45,20 @@ _SMALLEST: Final = _HEAD_SIZE + 2
 _WAIT = WAIT.encode()
 _END: Final = 2
 """The byte that ends a property."""
-_MANY: Final = 64
-"""Messages whose properties are compared by columns, which costs some µs for all of them."""
 
 
 class _Places(NamedTuple):
     """The messages of a batch, each column with an entry for each of them."""
 
-    starts: list[int]
-    body_ends: list[int]
+    starts: Sequence[int]
+    body_ends: Sequence[int]
     flags: list[int]
     blocks: list[bytes]
     """Their properties; a message ends where its block does."""
     together: bytes
     """All blocks, each with an end behind it."""
+    size: int
+    """Of each message, if they are `is_even`; 0: they are not."""
 
 
 class PackedBatch(NamedTuple):
@@ -76,7 +84,7 @@ def pack_batch(
     places = _places(head, body, limits, LONGEST_IN_BATCH - len(ended_birth))
     if places is None:
         return None
-    first_message_id = _only(places.blocks[0], b"UNIQ_KEY\x01")
+    first_message_id = only(places.blocks[0], b"UNIQ_KEY\x01")
     if b"UNIQ_KEY\x01\x02" in places.together:
         return None
     parts: list[bytes] = []
@@ -132,7 +140,7 @@ def plain_message(
         or (length > most_properties and block.count(b"\x01") > most_properties)
     ):
         return None
-    message_id = _only(block, b"UNIQ_KEY\x01")
+    message_id = only(block, b"UNIQ_KEY\x01")
     if not message_id or not _has_no_special(block, 1):
         return None
     return Single(
@@ -158,7 +166,16 @@ def pack_messages(
         return None
     blocks = places.blocks
     together = places.together
-    ids, keys = _values(blocks, together, b"UNIQ_KEY\x01"), _values(blocks, together, b"KEYS\x01")
+    size = places.size
+    if size:
+        ids = even_values(body, size, blocks, together, b"UNIQ_KEY\x01")
+        keys = even_values(body, size, blocks, together, b"KEYS\x01")
+        bodies = column(body, _HEAD_SIZE, places.body_ends[0], size)
+    else:
+        ids, keys = values_of(blocks, together, b"UNIQ_KEY\x01"), values_of(blocks, together, b"KEYS\x01")
+        bodies = [
+            body[start + _HEAD_SIZE : end] for start, end in zip(places.starts, places.body_ends, strict=True)
+        ]
     if ids is None or keys is None or not all(ids):
         return None
     try:
@@ -169,13 +186,13 @@ def pack_messages(
     return PackedMessages(
         topic,
         ids,
-        [body[start + _HEAD_SIZE : end] for start, end in zip(places.starts, places.body_ends, strict=True)],
+        bodies,
         blocks,
         places.flags,
         head.sys_flag,
         head.group,
         [(head.born_ms or now_ms, born_host)] * count,
-        _each_split(_valid(keys)),
+        each_split(valid(keys)),
         head.broker,
         head.queue_id,
         not head.once,
@@ -195,7 +212,7 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
     end: i64 = len(body)
     size: i64 = 0
     body_length: i64 = 0
-    flag, most_length = 0, 0
+    flag, most_length, even = 0, 0, 0
     # Messages of one producer are mostly alike: what tells their lengths is read of one, and compared for
     # those that follow.
     head_bytes = length_bytes = b""
@@ -218,15 +235,11 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
                 return None
             length_bytes = _pack_length(length)
             most_length = max(most_length, length)
-            if at == 0 and end <= size * most_messages and _is_even(body, here, body_length, length_bytes):
+            if at == 0 and end <= size * most_messages and is_even(body, here, body_length, length_bytes):
                 # The rest of the loop for all of them.
-                starts = list(range(0, end, size))
-                body_ends = [start + _HEAD_SIZE + body_length for start in starts]
-                blocks = [
-                    body[body_end + 2 : start + size]
-                    for start, body_end in zip(starts, body_ends, strict=True)
-                ]
-                flags = [flag] * len(starts)
+                blocks = column(body, _HEAD_SIZE + body_length + 2, size, size)
+                flags = [flag] * len(blocks)
+                even = size
                 at = end
                 break
         stop: i64 = at + size
@@ -253,20 +266,10 @@ def _places(head: Head, body: bytes, limits: Limits, longest: int) -> _Places | 
         return None
     if b"WAIT\x01" in together and any(map(_waits_not, blocks)):
         return None
-    return _Places(starts, body_ends, flags, blocks, together)
-
-
-def _is_even(body: bytes, head: bytes, body_length: int, length_bytes: bytes) -> bool:
-    """Whether so many messages that it is worth while are all as long as the first one, with its head."""
-    size = int.from_bytes(head[:4], "big")
-    count = len(body) // size
-    if count < _MANY or count * size != len(body) or body[-size:][:_HEAD_SIZE] != head:
-        return False
-    at = _HEAD_SIZE + body_length
-    for place, byte in (*enumerate(head), *enumerate(length_bytes, at)):
-        if body[place::size].count(byte) != count:
-            return False
-    return True
+    if even:
+        body_end = _HEAD_SIZE + body_length
+        return _Places(range(0, end, even), range(body_end, end, even), flags, blocks, together, even)
+    return _Places(starts, body_ends, flags, blocks, together, 0)
 
 
 def _count(block: bytes) -> int:
@@ -277,91 +280,6 @@ def _birth(born_host: str, born_ms: int) -> bytes:
     """The properties that say when and where a message was born."""
     host = f"{BORN_HOST}\x01{born_host}\x02" if born_host else ""
     return f"{host}{BORN_TIMESTAMP}\x01{born_ms}\x02".encode()
-
-
-def _values(blocks: Sequence[bytes], together: bytes, name: bytes) -> list[bytes] | None:
-    """`_only` of each block; None: it may be None of one of them. `together`: as in `_Places`."""
-    alike = _alike(blocks, together, name) if len(blocks) >= _MANY else None
-    if alike is not None:
-        return alike
-    values: list[bytes] = []
-    add, width = values.append, len(name)
-    for block in blocks:
-        at = block.find(name)
-        if at < 0:
-            add(b"")
-            continue
-        begin = at + width
-        end = block.find(b"\x02", begin)
-        if (at and block[at - 1] != 2) or (0 <= end < len(block) - 1 and block.find(name, end) >= 0):
-            return None
-        add(block[begin:end] if end >= 0 else block[begin:])
-    # A value with this in it may have the name in it, too.
-    return values if b"\x01" not in b"".join(values) else None
-
-
-def _alike(blocks: Sequence[bytes], together: bytes, name: bytes) -> list[bytes] | None:
-    """`_only` of each block; None: they differ in where it is, counted from the end, or in its length.
-
-    Messages of one producer mostly have the same properties, and those at the end are mostly as long.
-    """
-    count, first = len(blocks), blocks[0]
-    at = first.find(name)
-    end = first.find(b"\x02", at)
-    if at < 0:
-        return [b""] * count if name not in together else None
-    if end < 0 or together.count(name) != count:
-        return None
-    if at:
-        at -= 1  # the end of the property before it belongs to it
-        name = b"\x02" + name
-    elif len(set(map(len, blocks))) > 1:
-        return None
-    behind = end + 1 - len(first)
-    entries = list(map(itemgetter(slice(at - len(first), behind or None)), blocks))
-    column, width = b"".join(entries), end + 1 - at
-    if len(column) != width * count:
-        return None
-    # Byte by byte of the name, and the end, in all of them.
-    for place, byte in enumerate(name):
-        if column[place::width].count(byte) != count:
-            return None
-    if column[width - 1 :: width].count(2) != count:
-        return None
-    if column.count(b"\x02") != (2 if name[0] == _END else 1) * count or column.count(b"\x01") != count:
-        return None
-    return list(map(itemgetter(slice(len(name), -1)), entries))
-
-
-def _valid(texts: list[bytes]) -> list[bytes]:
-    """The same texts in valid UTF-8."""
-    try:
-        b" ".join(texts).decode()
-    except UnicodeDecodeError:
-        return [text.decode("utf-8", "replace").encode() for text in texts]
-    return texts
-
-
-def _each_split(keys: list[bytes]) -> list[tuple[bytes, ...]]:
-    if all(keys) and b" " not in b"".join(keys):
-        return list(zip(keys))
-    return [_split(named) if b" " in named else (named,) if named else () for named in keys]
-
-
-def _split(keys: bytes) -> tuple[bytes, ...]:
-    return tuple(filter(None, keys.split(b" ")))
-
-
-def _only(block: bytes, name: bytes) -> bytes | None:
-    """The value of a property, empty where there is none; None: the name is there twice, or in another."""
-    at = block.find(name)
-    if at < 0:
-        return b""
-    begin = at + len(name)
-    if (at and block[at - 1] != 2) or block.find(name, begin) >= 0:
-        return None
-    end = block.find(b"\x02", begin)
-    return block[begin:end] if end >= 0 else block[begin:]
 
 
 def _has_no_special(blocks: bytes, count: int) -> bool:
