@@ -36,6 +36,7 @@ from protocols.remoting.clients.remoting_client import consumer_key, filter_kind
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_all
+from protocols.remoting.mapped.answers import MOST_BYTES
 from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 
@@ -97,6 +98,7 @@ class PopHandler:
             attempt_id=fields.get("attemptId", ""),
             broker=fields.get("bname", ""),
             queue_id=number(fields, "queueId", -1),
+            max_bytes=MOST_BYTES,
         )
         # Who may not pop says nothing about the member whose id its heartbeat names.
         self._processor.classic.check_member(context, group)
