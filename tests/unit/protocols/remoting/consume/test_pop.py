@@ -549,3 +549,17 @@ async def test_large_messages_come_as_many_as_fit_into_a_frame(stage: Stage, roo
         assert len(encode_command(answer)) <= LARGEST_FRAME
         got = taken(answer, stage.broker.name)
         count += len(got)
+
+
+async def test_a_message_with_no_room_for_its_handle_is_popped(stage: Stage, room: PopHandler) -> None:
+    """Properties of the system have no limit but that of the block: nothing behind it would come."""
+    await filled(stage, 1)
+    block = b"UNIQ_KEY\x01%b\x02INSTANCE_ID\x01%b\x02" % (make_message_id().encode(), b"x" * 32_700)
+    await stage.processor.send(Context(), [Message("orders", b"full", "", properties=block)])
+    caller = Caller(room)
+    assert len(await left(stage, caller)) == 2
+    await stage.pass_s(61)
+    found = await left(stage, caller)
+    assert len(found) == 2
+    for got in found:
+        await caller.ok(ACK, settled(got))
