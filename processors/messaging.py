@@ -109,7 +109,7 @@ class MessagingProcessor:
         self.client_queries = ClientQueries(broker, self.clients, clock, self._admit)
         self.group_members = GroupMembers(core, self.clients)
         self.queue_assignment = QueueAssignment(
-            broker, self._routing, self._admit, self.group_members.consumers
+            broker, self._routing, self._admit, self.group_members.sharers
         )
         self.arrival_notices = ArrivalNotices(broker, self._routing, clock, limits, self._admit)
         self.mapped_groups = MappedGroups(

@@ -87,11 +87,12 @@ class ClassicRequests:
     ) -> list[Named]:
         """Lock queues for a client for 60 s, or renew the locks; returns those that it holds now.
 
-        Raises IllegalGroup, GroupNotFound, BadRequest.
+        Every client of a broadcast group has all queues. Raises IllegalGroup, GroupNotFound, BadRequest.
         """
         with self._watch_lock:
             self._check_locks(context, group, client_id, queues)
-            await self._routing.group(group)
+            if (await self._routing.group(group)).broadcast:
+                return list(queues)
             return await self._broker.lock(context, group, client_id, queues)
 
     async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:

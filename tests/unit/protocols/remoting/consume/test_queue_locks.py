@@ -45,6 +45,11 @@ async def test_a_lock_ends_after_a_minute(stage: Stage, caller: Caller) -> None:
     assert await locked(caller, "b") == set(QUEUES)
 
 
+async def test_every_client_of_a_broadcast_group_has_all_queues(stage: Stage, caller: Caller) -> None:
+    await stage.group("readers", broadcast=True)
+    assert await locked(caller, "a") == await locked(caller, "b") == set(QUEUES)
+
+
 async def test_no_queues_are_no_locks(caller: Caller) -> None:
     assert await locked(caller, "a", ()) == set()
 
