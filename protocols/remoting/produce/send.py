@@ -55,6 +55,8 @@ _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _ID_WIDTH: Final = 33
 """Of an id with an address of IPv4, and the comma before it."""
+_LONGEST_IDS: Final = 512 * 1024
+"""Bytes of all ids of a batch, above which only the first one is told: a header has 1 MiB."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
 
@@ -322,6 +324,8 @@ def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) ->
             origin.message_id(result.broker, result.commit_offset if result.commit_offset >= 0 else _NOWHERE)
             for result in stored
         ]
+    if len(ids) * (len(ids[0]) + 1) > _LONGEST_IDS:
+        ids = ids[:1]
     fields = {
         "msgId": ",".join(ids),
         "queueId": str(first.queue_id),

@@ -26,7 +26,7 @@ from popgate.ids.message_id import decode_offset_message_id, encode_offset_messa
 from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from popgate.wire.messages.batches import BatchItem, encode_batch
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import decode_properties, encode_properties
@@ -456,6 +456,17 @@ class TestBatches:
         pull = Pull("orders", "popgate", 1, 1_400, max_messages=1_000)
         found = await stage.processor.pull(Context(), pull)
         assert [message.body for message in found.messages] == bodies[1_400:]
+
+    async def test_the_answer_to_the_largest_batch_fits_into_a_frame(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """Or its client, told of an error, would send all of it again."""
+        items = [BatchItem(0, b"x", b"UNIQ_KEY\x01ID%d\x02" % at) for at in range(MOST_MESSAGES)]
+        answer = await self.send(caller, encode_batch(items))
+        assert len(encode_command(answer)) < LARGEST_FRAME
+        assert (answer.code, answer.fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+        first = (await stored(stage))[0]
+        assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, first.commit_offset)
 
     @pytest.mark.parametrize(
         "body",
