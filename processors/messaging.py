@@ -244,6 +244,12 @@ class MessagingProcessor:
         """
         return self._sender.send(context, messages, system=system)
 
+    def check_all(
+        self, context: Context, messages: Sequence[Message], *, system: bool = False
+    ) -> Coroutine[Any, Any, None]:
+        """Raises what `send` would raise of messages that go in parts, before the first one goes."""
+        return self._sender.check_all(context, messages, system=system)
+
     def takes_packed(self, count: int) -> bool:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""
         return self._sender.takes_packed(count)

@@ -232,12 +232,14 @@ class SendHandler:
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises as `_all_stored`."""
-        most = self._processor.limits.max_messages_per_send
+        most, system = self._processor.limits.max_messages_per_send, is_system_topic(topic)
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
             part = messages[begin : begin + most]
             try:
-                results = await self._processor.send(context, part, system=is_system_topic(topic))
+                if not begin and len(messages) > most:
+                    await self._processor.check_all(context, messages, system=system)
+                results = await self._processor.send(context, part, system=system)
             except BadRequest as error:
                 if error.fault is Fault.BAD_REQUEST:
                     raise _final(error) from error

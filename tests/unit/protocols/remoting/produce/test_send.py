@@ -457,6 +457,21 @@ class TestBatches:
         found = await stage.processor.pull(Context(), pull)
         assert [message.body for message in found.messages] == bodies[1_400:]
 
+    @pytest.mark.parametrize(
+        ("body", "properties", "types"),
+        [(b"", {}, ()), (b"x", {"__SHARDINGKEY": "g" * 64}, ()), (b"x", {"__SHARDINGKEY": "g"}, ("NORMAL",))],
+    )
+    async def test_of_a_large_batch_with_a_bad_message_no_part_is_stored(
+        self, stage: Stage, caller: Caller, body: bytes, properties: dict[str, str], types: tuple[str, ...]
+    ) -> None:
+        """Its producer is told that it was refused, and may send the others again."""
+        await stage.topic("typed", message_types=tuple(map(MessageType, types)))
+        most = stage.processor.limits.max_messages_per_send
+        bad = encode_batch([BatchItem(0, body, encode_properties({"UNIQ_KEY": "BAD", **properties}))])
+        answer = await self.send(caller, batch_of(*[b"x"] * most) + bad, topic="typed")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert await stored(stage, "typed") == []
+
     async def test_the_answer_to_the_largest_batch_fits_into_a_frame(
         self, stage: Stage, caller: Caller
     ) -> None:
