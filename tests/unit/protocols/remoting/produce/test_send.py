@@ -23,8 +23,9 @@ from popgate.errors import (
     TooManyRequests,
 )
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
-from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage
+from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage, TopicConfig
 from popgate.naming import RETRY_PREFIX
+from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from popgate.wire.messages.batches import BatchItem, encode_batch
@@ -35,6 +36,7 @@ from processors.requests import Pull
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.messages import Head
 from protocols.remoting.produce.send import SendHandler, _ids_at
+from protocols.remoting.routing import RouteHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -135,6 +137,17 @@ async def test_a_negative_queue_is_any(stage: Stage, caller: Caller) -> None:
 async def test_a_queue_that_is_not_there_is_refused(caller: Caller) -> None:
     answer = await caller.ask(SHORT, short_fields(queue=4), b"body")
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_queue_that_its_client_was_told_of_is_there(stage: Stage) -> None:
+    """Also when the topic has got it by another gateway, and this one sent to the topic a moment ago."""
+    await stage.topic()
+    caller = Caller(SendHandler(stage.door_context), RouteHandler(stage.door_context))
+    await caller.ok(SHORT, short_fields(queue=3), b"before")
+    await stage.broker.update_topic(TopicConfig("orders", read_queues=8, write_queues=8))
+    answer = await caller.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert TopicRoute.decode(answer.body).queues[0].write_queues == 8
+    await caller.ok(SHORT, short_fields(queue=7), b"behind")
 
 
 async def test_the_same_object_sent_twice_is_two_messages(stage: Stage, caller: Caller) -> None:
