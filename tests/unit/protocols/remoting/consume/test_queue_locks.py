@@ -64,6 +64,7 @@ async def test_no_queues_are_no_locks(caller: Caller) -> None:
         b'{"consumerGroup":"readers","clientId":"a","mqSet":[1]}',
         b'{"consumerGroup":"readers","clientId":"a","mqSet":[{"topic":"orders","brokerName":"b","queueId":"x"}]}',
         b'{"consumerGroup":"readers","clientId":"","mqSet":[]}',
+        QueueLocks("readers", "a" * 256, QUEUES).encode(),
     ],
 )
 async def test_what_is_no_lock_is_refused(caller: Caller, code: int, body: bytes) -> None:
