@@ -330,6 +330,30 @@ async def test_what_cannot_be_recalled(caller: Caller, topic: str, handle: str, 
     assert answer.code == code
 
 
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, MessageType.PRIORITY),
+        ({"DELAY": "3"}, MessageType.DELAY),
+        ({"__SHARDINGKEY": "g"}, MessageType.FIFO),
+        ({"TRAN_MSG": "true"}, MessageType.TRANSACTION),
+    ],
+)
+async def test_a_priority_is_the_least_of_what_makes_a_type(
+    stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], kind: MessageType
+) -> None:
+    """As brokers have it. A consumer in order sends what it gave up to its retry topic, with a delay."""
+    send, kinds = stage.broker.send, []
+
+    async def seen(context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+        kinds.append(messages[0].type)
+        return await send(context, messages)
+
+    monkeypatch.setattr(stage.broker, "send", seen)
+    await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "_SYS_MSG_PRIORITY_": "2", **more}), b"body")
+    assert kinds == [kind]
+
+
 async def test_a_time_that_is_over_means_at_once(stage: Stage, caller: Caller) -> None:
     answer = await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "TIMER_DELIVER_MS": "1000"}), b"body")
     assert "recallHandle" not in answer.fields
