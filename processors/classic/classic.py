@@ -93,9 +93,10 @@ class ClassicRequests:
         """
         with self._watch_lock:
             self._check_locks(context, group, client_id, queues)
-            if (await self._routing.group(group)).broadcast:
-                return list(queues)
-            return await self._broker.lock(context, group, client_id, queues)
+            config = await self._routing.group(group)
+            # Also of a broadcast group: that it reads in order decides what becomes of what it gives up.
+            held = await self._broker.lock(context, group, client_id, queues)
+            return list(queues) if config.broadcast else held
 
     async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
         """Give up locks; those of others stay. Raises IllegalGroup, BadRequest."""

@@ -835,7 +835,11 @@ class TestRetries:
         assert "DELAY" not in properties
         assert message.reconsume_times == reconsumed
 
-    async def test_one_of_an_orderly_group_is_dead_at_once(self, stage: Stage, caller: Caller) -> None:
+    @pytest.mark.parametrize("broadcast", [False, True])
+    async def test_one_of_an_orderly_group_is_dead_at_once(
+        self, stage: Stage, caller: Caller, broadcast: bool
+    ) -> None:
+        await stage.group(broadcast=broadcast)
         await stage.processor.classic.lock(Context(), "readers", "client", [("orders", "popgate", 0)])
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
