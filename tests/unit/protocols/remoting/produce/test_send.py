@@ -855,6 +855,24 @@ class TestRetries:
         assert await stage.until(lambda: stored(stage, self.TOPIC, 0))
 
 
+class TestWhereDelaysAreShort:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(max_delay_ms=60_000)
+
+    async def test_what_is_tried_again_waits_for_as_long_as_may_be(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """Refused, it would stand in the way of all behind it, where its consumer reads in order."""
+        topic = RETRY_PREFIX + "readers"
+        delayed = {"UNIQ_KEY": "ID1", "DELAY": "18"}
+        refused = await caller.ask(SHORT, short_fields(i=delayed), b"body")
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        await caller.ok(SHORT, short_fields(topic, 0, i=delayed, j=1), b"body")
+        await stage.pass_s(61)
+        assert await stage.until(lambda: stored(stage, topic, 0))
+
+
 class TestWhereGroupsAreNotMade:
     @pytest.fixture
     def limits(self) -> Limits:
