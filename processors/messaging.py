@@ -109,7 +109,7 @@ class MessagingProcessor:
         self.client_queries = ClientQueries(broker, self.clients, clock, self._admit)
         self.group_members = GroupMembers(core, self.clients)
         self.queue_assignment = QueueAssignment(
-            broker, self._routing, self._admit, self.group_members.consumers
+            broker, self._routing, self._admit, self.group_members.sharers
         )
         self.arrival_notices = ArrivalNotices(broker, self._routing, clock, limits, self._admit)
         self.mapped_groups = MappedGroups(
@@ -243,6 +243,12 @@ class MessagingProcessor:
         stored; TopicNotFound, Forbidden, and what the broker raises.
         """
         return self._sender.send(context, messages, system=system)
+
+    def check_all(
+        self, context: Context, messages: Sequence[Message], *, system: bool = False
+    ) -> Coroutine[Any, Any, None]:
+        """Raises what `send` would raise of messages that go in parts, before the first one goes."""
+        return self._sender.check_all(context, messages, system=system)
 
     def takes_packed(self, count: int) -> bool:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""

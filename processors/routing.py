@@ -245,6 +245,12 @@ class Routing:
             for name in [name for name, (until, _) in table.items() if until <= now]:
                 del table[name]
 
+    def told(self, route: Route) -> None:
+        """A client is told this route: what it does by that is not judged by another one."""
+        kept = self._routes.get(route.topic)
+        if kept is not None and kept[1].route != route:
+            self.forget_topic(route.topic)
+
     def forget_topic(self, topic: str) -> None:
         self._routes.pop(topic, None)
 

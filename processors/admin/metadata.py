@@ -49,7 +49,9 @@ class Metadata:
         """All queues of a topic, which is never made by asking. Raises TopicNotFound."""
         with self._watch_directory:
             self._admit(context, Action.GET, topic=topic)
-            return (await self._broker.route(topic)).queues
+            route = await self._broker.route(topic)
+            self._routing.told(route)
+            return route.queues
 
     async def brokers(self, context: Context) -> Sequence[BrokerPlace]:
         """The brokers behind this gateway, by the names that routes have. Raises BrokerUnavailable."""

@@ -18,6 +18,8 @@ from processors.produce.message_checks import check_message, finish_message
 
 _MOST_QUEUES = 16_384
 """Queues that one request may lock: all those of many topics."""
+_LONGEST_ID = 255
+"""Characters of the id of a client that holds locks: as of one that says in a heartbeat who it is."""
 _HIGHEST = 1 << 31
 _LEASES = "lease of "
 """Before the name that a group's leases are locked under, so that no client's lock is in their way: no name
@@ -87,12 +89,14 @@ class ClassicRequests:
     ) -> list[Named]:
         """Lock queues for a client for 60 s, or renew the locks; returns those that it holds now.
 
-        Raises IllegalGroup, GroupNotFound, BadRequest.
+        Every client of a broadcast group has all queues. Raises IllegalGroup, GroupNotFound, BadRequest.
         """
         with self._watch_lock:
             self._check_locks(context, group, client_id, queues)
-            await self._routing.group(group)
-            return await self._broker.lock(context, group, client_id, queues)
+            config = await self._routing.group(group)
+            # Also of a broadcast group: that it reads in order decides what becomes of what it gives up.
+            held = await self._broker.lock(context, group, client_id, queues)
+            return list(queues) if config.broadcast else held
 
     async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
         """Give up locks; those of others stay. Raises IllegalGroup, BadRequest."""
@@ -180,8 +184,8 @@ class ClassicRequests:
 
     def _check_locks(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
         self._admit(context, Action.SUBSCRIBE, group=check_group(group))
-        if not client_id:
-            raise BadRequest("a lock needs the id of its client")
+        if not 0 < len(client_id) <= _LONGEST_ID:
+            raise BadRequest(f"a lock needs the id of its client, of at most {_LONGEST_ID} characters")
         if len(queues) > _MOST_QUEUES:
             raise BadRequest(f"{len(queues)} queues are named, the limit is {_MOST_QUEUES}")
 

@@ -24,6 +24,7 @@ class GroupMembers:
     def __init__(self, core: ProcessorCore, clients: ClientRegistry) -> None:
         self._broker = core.broker
         self._admit = core.admit
+        self._routing = core.routing
         self._clients = clients
         self._tells_consumers = core.broker.capability(TellsConsumers)
         self._tells_readers = core.broker.capability(TellsReaders)
@@ -44,6 +45,19 @@ class GroupMembers:
             if self._tells_consumers is not None:
                 clients.update(await self._tells_consumers.consumers(group))
         return sorted(clients)
+
+    async def sharers(self, context: Context, group: str) -> list[str]:
+        """Those of `consumers` with whom the caller shares the queues of a topic. Raises as they do.
+
+        A client of a broadcast group reads all queues, from positions of its own: what it took over from
+        another client it would begin to read anywhere.
+        """
+        ids = await self.consumers(context, group)
+        if context.client_id in ids:
+            config = await self._routing.known(group)
+            if config is not None and config.broadcast:
+                return [context.client_id]
+        return ids
 
     async def readers_of(self, context: Context, topic: str) -> list[str]:
         """The groups that have read a topic, or subscribe to it now, sorted. Raises TopicNotFound."""

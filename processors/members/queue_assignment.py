@@ -30,7 +30,7 @@ Consumers = Callable[[Context, str], Awaitable[Sequence[str]]]
 
 
 class QueueAssignment:
-    """`consumers`: the ids of all clients of a group."""
+    """`consumers`: the ids of the clients of a group with whom the caller shares its queues."""
 
     def __init__(
         self, broker: Broker, routing: Routing, admit: Callable[..., None], consumers: Consumers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
@@ -18,7 +19,7 @@ from processors.routing import check_queue, check_type, place
 
 
 class Sender:
-    """The processor's `send` and `send_packed`."""
+    """The processor's `send`, `check_all` and `send_packed`."""
 
     def __init__(self, core: ProcessorCore, clients: ClientRegistry) -> None:
         self._broker = core.broker
@@ -27,6 +28,7 @@ class Sender:
         self._policies = core.policies
         self._observer = core.observer
         self._admit, self._admits_all = core.admit, core.admits_all
+        self._permit = core.permit
         self._routing = core.routing
         self._clients = clients
 
@@ -75,6 +77,26 @@ class Sender:
             raise
         self._sent(topic, results, size, began)
         return results
+
+    async def check_all(self, context: Context, messages: Sequence[Message], *, system: bool = False) -> None:
+        """Look at messages of one topic that are sent in parts, as `send` does it with each part.
+
+        Raises as it: of those that are refused no part is to be stored.
+        """
+        topic, limits, now_ms = messages[0].topic, self._limits, self._clock.now_ms()
+        max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
+        try:
+            self._permit(context, Action.PUBLISH, topic=topic)
+            route = (await self._routing.route(topic, system=system)).route
+            if route.tombstones:
+                limits = replace(limits, refuse_empty_bodies=False)
+            for message in messages:
+                check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
+                if limits.check_message_types:
+                    check_type(message.type, route)
+        except GatewayError as error:
+            self._observer.failed("send", error.fault)
+            raise
 
     def takes_packed(self, count: int) -> bool:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""

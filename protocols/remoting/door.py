@@ -63,11 +63,13 @@ WAITS: Final = frozenset(
         RequestCode.NOTIFICATION,
     }
 )
-"""What may wait for long, and holds nothing of the budgets meanwhile."""
+"""What may wait for long."""
 
 _SPARED: Final = 64 * 1024
 """Bytes of a request that no send is, up to which it passes the budgets, though it counts: a consumer that
 reads slowly must still be able to commit, and to say that it lives."""
+_LITTLE: Final = 4 * 1024
+"""Bytes of one of `WAITS`, up to which it holds nothing of the budgets: a connection may have thousands."""
 _SENT: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What producers with tracing expect of an answer. Source: protocol facts 9.5 (68)."""
 _LONGEST_REMARK: Final = 1000
@@ -231,10 +233,11 @@ def _hold(command: Command, context: Context) -> None:
     held = context.allowance
     if held is None:
         return
-    size = len(command.body) + sum(map(len, command.fields.values()))
-    if size > _SPARED or command.code in SENDS:
+    fields, code = command.fields, command.code
+    size = len(command.body) + len(command.remark) + sum(map(len, fields)) + sum(map(len, fields.values()))
+    if size > _SPARED or code in SENDS or (size > _LITTLE and code in WAITS):
         held.take(size)
-    elif command.code not in WAITS:
+    elif code not in WAITS:
         held.add(size)
 
 

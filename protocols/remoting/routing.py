@@ -215,10 +215,12 @@ def broker_of(request: Request, route: Route | Sequence[Queue], *, field: str = 
     """The broker whose queue a request means; `field` is "n" in sends of the short form.
 
     Without the field, which clients have from 4.9.5 on, it is the only one of the route. Raises
-    Refused (VERSION_NOT_SUPPORTED) when there are several.
+    Refused (VERSION_NOT_SUPPORTED) when there are several, BadRequest for what is no name.
     """
     named = request.fields.get(field)
     if named:
+        if len(named) > _LONGEST_NAME:
+            raise BadRequest(f"the field {field} is no name of a broker: {shown(named)}")
         return named
     brokers = {queue.broker for queue in (route.queues if isinstance(route, Route) else route)}
     if len(brokers) != 1:

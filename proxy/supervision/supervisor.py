@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from proxy.announcement import say
 from proxy.app import CannotStart, build
 from proxy.config.error import SettingsWrong
-from proxy.garbage_collection import share_with_forks
+from proxy.garbage_collection import freeze_loaded
 from proxy.lifetime.deadline import closing_s, lame_duck_s
 from proxy.lifetime.terminal import Terminal
 from proxy.logs import logger
@@ -96,7 +96,7 @@ class Supervisor:
         self._turning.on_signals(SIGNALS, self._signalled)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._reap()
-        share_with_forks()
+        freeze_loaded()
         if self._staying.generation:
             _log.info("renewing", generation=self._staying.generation, workers=self._wanted)
         self._processes.ask()

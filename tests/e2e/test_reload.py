@@ -263,18 +263,7 @@ async def test_what_needs_a_restart_is_named_each_time_and_does_not_count(config
 
 async def test_a_closed_terminal_ends_it_and_an_open_one_does_not(tmp_path: Path) -> None:
     """SIGHUP means two things: it is asked whether there was a terminal, and whether it is gone."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "popgate", "serve", "--data", str(tmp_path / "data"), "--admin", "off"]
-    process = subprocess.Popen(
-        [*command, "--listen", ANY, "--set", "tls.mode=off", "--set", "stopping.lame_duck_s=0"],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")},
-        preexec_fn=_at_a_terminal,
-        start_new_session=True,
-    )
-    os.close(theirs)
+    process, ours = _serve_at_a_terminal(tmp_path, "--set", "stopping.lame_duck_s=0")
     try:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -298,18 +287,7 @@ async def test_a_closed_terminal_ends_it_and_an_open_one_does_not(tmp_path: Path
 @pytest.mark.parametrize("closes", [False, True], ids=["asked", "terminal closed"])
 async def test_a_hang_up_before_it_is_loaded(tmp_path: Path, workers: int, closes: bool) -> None:
     """It waits until the gateway can tell what it means: by default it would end the process."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "popgate", "serve", "--data", str(tmp_path / "data"), "--admin", "off"]
-    process = subprocess.Popen(
-        [*command, "--listen", ANY, "--set", "tls.mode=off", "--workers", str(workers)],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")},
-        preexec_fn=_at_a_terminal,
-        start_new_session=True,
-    )
-    os.close(theirs)
+    process, ours = _serve_at_a_terminal(tmp_path, "--workers", str(workers))
     try:
         await until(lambda: _handles(process.pid, signal.SIGTERM))
         if closes:
@@ -358,6 +336,23 @@ def _handles(pid: int, number: int) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     (mask,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
     return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def _serve_at_a_terminal(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A gateway that starts with a terminal as its standard input, and our end of that terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "popgate", "serve", "--data", str(folder / "data"), "--admin", "off"]
+    process = subprocess.Popen(
+        [*command, "--listen", ANY, "--set", "tls.mode=off", *options],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")},
+        preexec_fn=_at_a_terminal,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    return process, ours
 
 
 def _at_a_terminal() -> None:

@@ -25,24 +25,26 @@ class LogReader:
 
     def get(self, queue: QueueState, offset: int) -> bytes | None:
         """The record at an offset; None where there is none, or none any more."""
-        block = self._recent.get(queue)
-        if block is None or not block.first <= offset <= block.last:
-            return self._record_at(queue, offset, self._store.get(MESSAGES, _key(queue, offset)))
-        return block.record(offset) if offset >= queue.minimum else None
+        block = self._kept(queue, offset)
+        value = self._store.get(MESSAGES, _key(queue, offset)) if block is None else None
+        return self._record_at(queue, offset, value, block)
 
     def get_many(self, queue: QueueState, offsets: Iterable[int]) -> list[bytes | None]:
         """Those at several offsets."""
         offsets = list(offsets)
         values = self._store.get_many(MESSAGES, [_key(queue, offset) for offset in offsets])
-        return [self._record_at(queue, offset, value) for offset, value in zip(offsets, values, strict=True)]
+        return [
+            self._record_at(queue, offset, value, self._kept(queue, offset))
+            for offset, value in zip(offsets, values, strict=True)
+        ]
 
     def read(self, queue: QueueState, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Records with begin <= offset < end, in order, as (offset, record). Never keep it over an await."""
         end = min(end, queue.visible)
         if begin >= end:
             return  # a look-up may have kept a block that is written and not yet visible
-        block = self._recent.get(queue)
-        if block is not None and block.first <= begin <= block.last:
+        block = self._kept(queue, begin)
+        if block is not None:
             yield from _pairs(block, max(begin, queue.minimum), end)
             begin = block.last + 1
         if end - begin <= _FEW:
@@ -73,8 +75,8 @@ class LogReader:
         end = min(end, queue.visible)
         if begin >= end:
             return  # as in `read`
-        block = self._recent.get(queue)
-        if block is not None and block.first <= begin <= block.last:
+        block = self._kept(queue, begin)
+        if block is not None:
             yield block.rest(begin)
             begin = block.last + 1
         if begin >= end:
@@ -87,10 +89,16 @@ class LogReader:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _record_at(self, queue: QueueState, offset: int, value: bytes | None) -> bytes | None:
-        """As `get`, where the store has this value under the record's own key."""
+    def _kept(self, queue: QueueState, offset: int) -> RecordBlock | None:
+        """The block that is kept of a queue, if it has the record at an offset."""
         block = self._recent.get(queue)
-        if block is None or not block.first <= offset <= block.last:
+        return block if block is not None and block.first <= offset <= block.last else None
+
+    def _record_at(
+        self, queue: QueueState, offset: int, value: bytes | None, block: RecordBlock | None
+    ) -> bytes | None:
+        """As `get`, where this block is kept, or the store has this value under the record's own key."""
+        if block is None:
             if value is None:
                 block = self._block_with(queue, offset)
             else:

@@ -9,7 +9,7 @@ and 4.5, any-replica section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.access.refreshing_cache import RefreshingCache
@@ -158,18 +158,26 @@ class Settlement:
         # `Ack(...)`, without a call of Python for each.
         return tuple.__new__(Ack, (topic, group, receipt, handle))
 
-    async def _route_for(
-        self, topic: str, group: str, receipts: Iterable[str], route: TopicRoute
-    ) -> TopicRoute:
-        """`route`, or a newer one where that refuses one of the handles."""
+    async def _receipt(self, topic: str, group: str, handle: str, route: TopicRoute) -> Receipt:
+        """Read a handle. Raises IllegalReceipt where neither `route` nor a newer one has its place."""
         try:
-            for handle in receipts:
-                self._deliveries.delivery(handle, topic, group, route)
+            return self._deliveries.delivery(handle, topic, group, route)
         except IllegalReceipt:
             pass
-        else:
-            return route
-        return await self._routes.newer(topic, route)
+        newer = await self._routes.newer(topic, route)
+        return self._deliveries.delivery(handle, topic, group, newer)
+
+    def _receipts(
+        self, topic: str, group: str, handles: Sequence[str], route: TopicRoute
+    ) -> dict[str, Receipt]:
+        """Read handles, without those whose place is not in `route`."""
+        receipts = {}
+        for handle in handles:
+            try:
+                receipts[handle] = self._deliveries.delivery(handle, topic, group, route)
+            except IllegalReceipt:
+                continue
+        return receipts
 
     def _note(self, ack: Ack, outcome: GatewayError | None) -> None:
         """Keep what the outcome of an acknowledgement says of the delivery."""
@@ -197,8 +205,7 @@ class Settlement:
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        route = await self._route_for(topic, group, (receipt,), route)
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._receipt(topic, group, receipt, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         changed = await self._deliveries.hide(
             context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
@@ -216,13 +223,15 @@ class Settlement:
         try:
             route = await self._routes.of(topic)
             await self._groups.of(group)
-            route = await self._route_for(topic, group, receipts, route)
+            deliveries = self._receipts(topic, group, receipts, route)
+            if len(deliveries) < len(receipts):
+                newer = await self._routes.newer(topic, route)
+                deliveries = self._receipts(topic, group, receipts, newer)
         except NotFound:
             return 0
         free = []
-        for handle in receipts:
+        for handle, delivery in deliveries.items():
             try:
-                delivery = self._deliveries.delivery(handle, topic, group, route)
                 self._deliveries.check_usable(topic, group, handle, delivery)
             except IllegalReceipt:
                 continue
@@ -232,8 +241,7 @@ class Settlement:
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         route = await self._routes.of(topic)
         await self._groups.of(group)
-        route = await self._route_for(topic, group, (receipt,), route)
-        delivery = self._deliveries.delivery(receipt, topic, group, route)
+        delivery = await self._receipt(topic, group, receipt, route)
         self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")

@@ -101,10 +101,11 @@ def too_many() -> TooManyRequests:
 
 def size_of(consumer: ConsumerData) -> int:
     """About so many bytes are kept of it."""
-    return len(consumer.group) + sum(len(part) for part in _texts(consumer))
+    return sum(map(len, _texts(consumer)))
 
 
 def _texts(consumer: ConsumerData) -> Iterator[str]:
+    yield from (consumer.group, consumer.consume_type, consumer.model, consumer.start_from)
     for subscription in consumer.subscriptions:
         yield subscription.topic
         yield subscription.expression

@@ -201,7 +201,10 @@ def message_in(
         message.type = MessageType.TRANSACTION
         message.deliver_at_ms = 0
         message.recovery_ms = _number(properties, _IMMUNITY) * 1000
-    if _PRIORITY in properties:
+    if _PRIORITY in properties and not (
+        message.message_group or message.deliver_at_ms or message.type is MessageType.TRANSACTION
+    ):
+        # Beside those it counts for nothing: RocketMQ 5.5.0, SendMessageProcessor.sendMessage.
         message.priority = _number(properties, _PRIORITY)
     if _LITE_TOPIC in properties:
         message.lite_topic = _text(properties, _LITE_TOPIC)

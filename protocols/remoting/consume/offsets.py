@@ -12,6 +12,7 @@ from typing import Final
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds
+from popgate.naming import check_group
 from popgate.wire.frames.codes import OF_MASTER, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from processors.requests import Pull
@@ -56,7 +57,7 @@ class OffsetHandler:
         A client that gets no position asks for the end next: it would miss the messages sent in between,
         and those that another member read without having committed its position.
         """
-        group = text(request.fields, "consumerGroup")
+        group = check_group(text(request.fields, "consumerGroup"))
         queue = await self._places.queue_in(request)
         context, fields = request.context, request.fields
         key = QueueKey(group, *queue)

@@ -29,13 +29,14 @@ from popgate.wire.bodies.pop_info import PopInfo, encode_pop_info
 from popgate.wire.bodies.small_bodies import BatchAck, decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
-from popgate.wire.messages.properties import POP_CK, set_property
+from popgate.wire.messages.properties import LONGEST_BLOCK, POP_CK, drop_properties, set_property
 from processors.requests import Receive
 from protocols.drain import LongPolls
 from protocols.remoting.clients.remoting_client import consumer_key, filter_kind_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_all
+from protocols.remoting.mapped.answers import MOST_BYTES
 from protocols.remoting.requests import DoorContext, Handler, Request
 from protocols.remoting.routing import Brokers
 
@@ -97,6 +98,7 @@ class PopHandler:
             attempt_id=fields.get("attemptId", ""),
             broker=fields.get("bname", ""),
             queue_id=number(fields, "queueId", -1),
+            max_bytes=MOST_BYTES,
         )
         # Who may not pop says nothing about the member whose id its heartbeat names.
         self._processor.classic.check_member(context, group)
@@ -241,12 +243,17 @@ def popped(messages: Sequence[StoredMessage], broker: str, origin: Origin) -> tu
         plain = plain and made == receipt[:8] and message.properties.find(_POP_CK) < 0
     if not plain:
         # With all of them: a client that looks some of them up counts those that it need not look up, too.
-        messages = [
-            replace(message, properties=set_property(message.properties, _POP_CK, message.receipt.encode()))
-            for message in messages
-        ]
+        messages = list(map(_with_handle, messages))
     info.starts, info.offsets, info.counts_at = starts, offsets, counts
     return encode_pop_info(info), encode_all(messages, origin)
+
+
+def _with_handle(message: StoredMessage) -> StoredMessage:
+    """With its handle as a property, where there is room: else its client makes one of the header."""
+    block = set_property(message.properties, _POP_CK, message.receipt.encode())
+    if len(block) > LONGEST_BLOCK:
+        block = drop_properties(message.properties, (_POP_CK,))
+    return replace(message, properties=block)
 
 
 def topic_popped(topic: str, group: str, receipt: Receipt) -> str:

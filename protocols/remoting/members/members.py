@@ -125,7 +125,8 @@ class Members:
     async def consumers(self, request: Request) -> Command:
         """Of all doors and replicas. A client shares the queues of a topic with those in the list.
 
-        Members of a mapped group share messages: each gets only itself, and reads all queues.
+        Members of a mapped group share messages: each gets only itself, and reads all queues. So does each of
+        a broadcast group.
         """
         group = text(request.fields, "consumerGroup")
         mapping = self._processor.mapped_groups
@@ -133,7 +134,7 @@ class Members:
             member = self._push_member(request.peer, group)
             if member is not None and (await mapping.current(request.context, group)).mapped:
                 return request.answer(body=dumps({"consumerIdList": [member.client_id]}))
-        ids = await self._processor.group_members.consumers(request.context, group)
+        ids = await self._processor.group_members.sharers(request.context, group)
         if not ids:
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return request.answer(body=dumps({"consumerIdList": sorted(set(ids))}))

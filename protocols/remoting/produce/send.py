@@ -55,6 +55,8 @@ _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _ID_WIDTH: Final = 33
 """Of an id with an address of IPv4, and the comma before it."""
+_LONGEST_IDS: Final = 512 * 1024
+"""Bytes of all ids of a batch, above which only the first one is told: a header has 1 MiB."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
 
@@ -146,6 +148,7 @@ class SendHandler:
         ]
         if again:
             _tell_most(messages[0], head)
+            messages[0].deliver_at_ms = min(messages[0].deliver_at_ms, now_ms + limits.max_delay_ms)
         for message in messages:
             if b"CORRELATION_ID" in message.properties:
                 await self._name_cluster(context, message)
@@ -230,12 +233,14 @@ class SendHandler:
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises as `_all_stored`."""
-        most = self._processor.limits.max_messages_per_send
+        most, system = self._processor.limits.max_messages_per_send, is_system_topic(topic)
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
             part = messages[begin : begin + most]
             try:
-                results = await self._processor.send(context, part, system=is_system_topic(topic))
+                if not begin and len(messages) > most:
+                    await self._processor.check_all(context, messages, system=system)
+                results = await self._processor.send(context, part, system=system)
             except BadRequest as error:
                 if error.fault is Fault.BAD_REQUEST:
                     raise _final(error) from error
@@ -322,6 +327,8 @@ def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) ->
             origin.message_id(result.broker, result.commit_offset if result.commit_offset >= 0 else _NOWHERE)
             for result in stored
         ]
+    if len(ids) * (len(ids[0]) + 1) > _LONGEST_IDS:
+        ids = ids[:1]
     fields = {
         "msgId": ",".join(ids),
         "queueId": str(first.queue_id),

@@ -5,6 +5,7 @@ Sources: protocol facts 5.5 and 5.14; the handlers of the same codes in RocketMQ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -199,6 +200,7 @@ class BrokerStatusHandler:
             try:
                 topics = await self._processor.metadata.topics_of(context, group.name)
                 for topic in topics:
+                    await asyncio.sleep(0)  # there may be many, and the broker may answer at once
                     if (
                         ordered
                         and (await self._processor.metadata.topic(context, topic)).message_types != _ORDERED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from popgate.messages.packed_messages import PackedMessages
 from popgate.model import CLEANUP_POLICY, COMPACTION, Message, Sent, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.properties import encode_properties
+from tests.support.turns import Turns
 
 CONTEXT = Context()
 HOUR_S = 3_600
@@ -140,25 +140,6 @@ async def test_no_more_is_read_than_can_be_kept(
     read.clear()
     assert await find(broker, limit=1) == [b"x"]
     assert len(read) == 3
-
-
-class Turns:
-    """Counts calls by the turn of the loop in which they come."""
-
-    def __init__(self) -> None:
-        self.counts = [0]
-        self._next = asyncio.get_running_loop().call_soon(self._begin)
-
-    def _begin(self) -> None:
-        self.counts.append(0)
-        self._next = asyncio.get_running_loop().call_soon(self._begin)
-
-    def count(self) -> None:
-        self.counts[-1] += 1
-
-    def stop(self) -> list[int]:
-        self._next.cancel()
-        return self.counts
 
 
 async def test_others_get_a_turn_while_batches_of_many_queues_are_found(

@@ -372,6 +372,16 @@ async def test_what_is_kept_of_a_connection_is_bounded(
     assert [one.client_id for one in stage.processor.clients.all()] == ["c@2"]
 
 
+@pytest.mark.parametrize("name", ["consume_type", "model", "start_from"])
+async def test_words_for_how_a_group_reads_count_as_well(stage: Stage, room: Heartbeats, name: str) -> None:
+    """Words for how a group reads are kept, also those that are not known."""
+    caller, words = Caller(room), "w" * (heartbeats.LARGEST_HEARTBEAT * 2 // 3)
+    await caller.ok(BEAT, body=beat(consumer("readers", **{name: words})))
+    refused = await caller.ask(BEAT, body=beat(consumer("others", **{name: words})))
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert stage.processor.clients.consumers_of("others") == []
+
+
 class TestFewTopics:
     @pytest.fixture
     def limits(self) -> Limits:

@@ -298,6 +298,25 @@ async def test_what_is_above_the_budgets_is_told_to_be_busy(make: Make) -> None:
     assert house.calls.ended["SEND_MESSAGE_V2", "SYSTEM_BUSY"] == 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "remark"), [({"a" * 70_000: ""}, ""), ({}, "a" * 70_000), ({"exp": "a" * 8_000}, "")]
+)
+async def test_a_long_poll_counts_with_all_of_its_header_but_a_little(
+    house: House, fields: dict[str, str], remark: str
+) -> None:
+    """A connection may have thousands of them, and they wait for long."""
+    client = await house.client()
+    request = client.request(WAIT, fields)
+    request.remark = remark
+    answer = client.awaited(request)
+    client.write(encode_command(request))
+    await until(lambda: house.room.waiting)
+    assert house.budgets.used >= 8_000
+    house.room.go_on()
+    assert (await answer).code == ResponseCode.PULL_NOT_FOUND
+    assert house.budgets.used == 0
+
+
 async def test_nobody_answers_a_one_way_request(house: House) -> None:
     client = await house.client()
 

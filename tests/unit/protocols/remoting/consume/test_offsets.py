@@ -11,8 +11,10 @@ from popgate.ids.message_id import make_message_id
 from popgate.kinds import Action, Principal, ResourceKind
 from popgate.model import Bounds, Message
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from processors.limits import Limits
 from processors.policies.registry import Policies
 from protocols.remoting.consume.offsets import OffsetHandler
+from protocols.remoting.mapped.handler import Mapped
 from tests.unit.protocols.remoting.conftest import Caller, Refusing, Stage
 
 COMMITTED, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
@@ -184,3 +186,22 @@ async def test_positions_need_a_group(caller: Caller, group: str | None) -> None
     asked = fields(consumerGroup=group, commitOffset=0)
     assert (await caller.ask(COMMITTED, asked)).code != ResponseCode.SUCCESS
     assert (await caller.ask(COMMIT, asked)).code != ResponseCode.SUCCESS
+
+
+class TestOfAGroupThatMayBeMapped:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(mapped_groups=("*",))
+
+    @pytest.mark.parametrize("name", ["consumerGroup", "bname"])
+    async def test_no_endless_name_is_kept(self, stage: Stage, name: str) -> None:
+        """Who asks for a position may be a member that reads the queue from now on."""
+        await stage.topic(queues=1)
+        mapped = Mapped(stage.door_context)
+        caller = Caller(OffsetHandler(stage.door_context, mapped))
+        refused = await caller.ask(COMMITTED, {**of_group(), name: "n" * 100_000})
+        assert refused.code != ResponseCode.SUCCESS
+        assert len(refused.remark) < 1_000
+        assert not mapped.proofs._seen
+        await caller.ok(COMMITTED, of_group())
+        assert mapped.proofs._seen

@@ -16,7 +16,7 @@ from popgate.model import Message, StoredMessage
 from popgate.wire.bodies.pop_info import parse_pop_info
 from popgate.wire.bodies.small_bodies import BatchAck, encode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from popgate.wire.messages.properties import find_property
 from popgate.wire.messages.records import Record, decode_records
 from processors.limits import Limits
@@ -534,3 +534,32 @@ def test_a_handle_that_a_producer_made_up_does_not_count() -> None:
 )
 def test_the_topic_that_a_retried_message_is_of(named: str, kind: int, meant: str) -> None:
     assert topic_popped(named, "readers", Receipt(0, 1, 1, 0, kind, "b", 0, 0)) == meant
+
+
+async def test_large_messages_come_as_many_as_fit_into_a_frame(stage: Stage, room: PopHandler) -> None:
+    """More would be given back, and popped again, for ever."""
+    await stage.topic("orders", queues=1)
+    await stage.group("readers")
+    for _ in range(6):
+        await stage.processor.send(Context(), [Message("orders", bytes(3 << 20), make_message_id())])
+    caller = Caller(room)
+    count = 0
+    while count < 6:
+        answer = await caller.ok(POP, asked(bname=stage.broker.name))
+        assert len(encode_command(answer)) <= LARGEST_FRAME
+        got = taken(answer, stage.broker.name)
+        count += len(got)
+
+
+async def test_a_message_with_no_room_for_its_handle_is_popped(stage: Stage, room: PopHandler) -> None:
+    """Properties of the system have no limit but that of the block: nothing behind it would come."""
+    await filled(stage, 1)
+    block = b"UNIQ_KEY\x01%b\x02INSTANCE_ID\x01%b\x02" % (make_message_id().encode(), b"x" * 32_700)
+    await stage.processor.send(Context(), [Message("orders", b"full", "", properties=block)])
+    caller = Caller(room)
+    assert len(await left(stage, caller)) == 2
+    await stage.pass_s(61)
+    found = await left(stage, caller)
+    assert len(found) == 2
+    for got in found:
+        await caller.ok(ACK, settled(got))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from popgate.context import Context
-from popgate.model import Permission, Queue
+from popgate.model import GroupConfig, Permission, Queue
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData
 from popgate.wire.bodies.small_bodies import AssignmentQuery, decode_assignments
 from popgate.wire.frames.codes import RequestCode, ResponseCode
@@ -47,6 +47,12 @@ async def test_members_share_the_queues(caller: Caller) -> None:
     assert await assigned(caller, "c@2", strategy="AVG_BY_CIRCLE") == [(1, "PULL"), (3, "PULL")]
     assert await assigned(caller, "stranger") == []
     assert len(await assigned(caller, "stranger", model="BROADCASTING")) == 5
+
+
+async def test_members_of_a_broadcast_group_share_nothing(stage: Stage, caller: Caller) -> None:
+    await stage.processor.metadata.update_group(Context(), GroupConfig("readers", broadcast=True))
+    caller.context.client_id = "c@1"
+    assert len(await assigned(caller, "c@1")) == 5
 
 
 async def test_a_group_that_pops_is_told_so_again_after_a_restart(caller: Caller, stage: Stage) -> None:

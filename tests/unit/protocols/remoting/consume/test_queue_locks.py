@@ -45,6 +45,11 @@ async def test_a_lock_ends_after_a_minute(stage: Stage, caller: Caller) -> None:
     assert await locked(caller, "b") == set(QUEUES)
 
 
+async def test_every_client_of_a_broadcast_group_has_all_queues(stage: Stage, caller: Caller) -> None:
+    await stage.group("readers", broadcast=True)
+    assert await locked(caller, "a") == await locked(caller, "b") == set(QUEUES)
+
+
 async def test_no_queues_are_no_locks(caller: Caller) -> None:
     assert await locked(caller, "a", ()) == set()
 
@@ -59,6 +64,7 @@ async def test_no_queues_are_no_locks(caller: Caller) -> None:
         b'{"consumerGroup":"readers","clientId":"a","mqSet":[1]}',
         b'{"consumerGroup":"readers","clientId":"a","mqSet":[{"topic":"orders","brokerName":"b","queueId":"x"}]}',
         b'{"consumerGroup":"readers","clientId":"","mqSet":[]}',
+        QueueLocks("readers", "a" * 256, QUEUES).encode(),
     ],
 )
 async def test_what_is_no_lock_is_refused(caller: Caller, code: int, body: bytes) -> None:

@@ -81,6 +81,18 @@ async def test_the_list_of_a_group(house: House) -> None:
     assert json.loads(answer.body) == {"consumerIdList": ["c@1"]}
 
 
+async def test_each_client_of_a_broadcast_group_reads_all_queues(house: House, stage: Stage) -> None:
+    """Its positions are its own: what it takes over from another one it would read from anywhere."""
+    await stage.group("news", broadcast=True)
+    for number in (1, 2):
+        peer = await house.join(number, "news")
+        member = Caller(house.members, peer=peer, client_id=f"c@{number}")
+        answer = await member.ok(LIST, {"consumerGroup": "news"})
+        assert json.loads(answer.body) == {"consumerIdList": [f"c@{number}"]}
+    answer = await house.tool.ok(LIST, {"consumerGroup": "news"})
+    assert json.loads(answer.body) == {"consumerIdList": ["c@1", "c@2"]}
+
+
 async def test_clients_of_other_doors_are_in_the_list(house: House, stage: Stage) -> None:
     await house.join(1, "readers")
     stage.processor.clients.register(FakeClient("grpc", kind=ClientKind.PUSH_CONSUMER, group="readers"))

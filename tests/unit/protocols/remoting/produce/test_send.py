@@ -23,10 +23,11 @@ from popgate.errors import (
     TooManyRequests,
 )
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
-from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage
+from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage, TopicConfig
 from popgate.naming import RETRY_PREFIX
+from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
-from popgate.wire.frames.remoting import Command
+from popgate.wire.frames.remoting import LARGEST_FRAME, Command, encode_command
 from popgate.wire.messages.batches import BatchItem, encode_batch
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import decode_properties, encode_properties
@@ -35,6 +36,7 @@ from processors.requests import Pull
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.messages import Head
 from protocols.remoting.produce.send import SendHandler, _ids_at
+from protocols.remoting.routing import RouteHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -135,6 +137,17 @@ async def test_a_negative_queue_is_any(stage: Stage, caller: Caller) -> None:
 async def test_a_queue_that_is_not_there_is_refused(caller: Caller) -> None:
     answer = await caller.ask(SHORT, short_fields(queue=4), b"body")
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_queue_that_its_client_was_told_of_is_there(stage: Stage) -> None:
+    """Also when the topic has got it by another gateway, and this one sent to the topic a moment ago."""
+    await stage.topic()
+    caller = Caller(SendHandler(stage.door_context), RouteHandler(stage.door_context))
+    await caller.ok(SHORT, short_fields(queue=3), b"before")
+    await stage.broker.update_topic(TopicConfig("orders", read_queues=8, write_queues=8))
+    answer = await caller.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    assert TopicRoute.decode(answer.body).queues[0].write_queues == 8
+    await caller.ok(SHORT, short_fields(queue=7), b"behind")
 
 
 async def test_the_same_object_sent_twice_is_two_messages(stage: Stage, caller: Caller) -> None:
@@ -317,6 +330,30 @@ async def test_what_cannot_be_recalled(caller: Caller, topic: str, handle: str, 
     assert answer.code == code
 
 
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, MessageType.PRIORITY),
+        ({"DELAY": "3"}, MessageType.DELAY),
+        ({"__SHARDINGKEY": "g"}, MessageType.FIFO),
+        ({"TRAN_MSG": "true"}, MessageType.TRANSACTION),
+    ],
+)
+async def test_a_priority_is_the_least_of_what_makes_a_type(
+    stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], kind: MessageType
+) -> None:
+    """As brokers have it. A consumer in order sends what it gave up to its retry topic, with a delay."""
+    send, kinds = stage.broker.send, []
+
+    async def seen(context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+        kinds.append(messages[0].type)
+        return await send(context, messages)
+
+    monkeypatch.setattr(stage.broker, "send", seen)
+    await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "_SYS_MSG_PRIORITY_": "2", **more}), b"body")
+    assert kinds == [kind]
+
+
 async def test_a_time_that_is_over_means_at_once(stage: Stage, caller: Caller) -> None:
     answer = await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "TIMER_DELIVER_MS": "1000"}), b"body")
     assert "recallHandle" not in answer.fields
@@ -456,6 +493,32 @@ class TestBatches:
         pull = Pull("orders", "popgate", 1, 1_400, max_messages=1_000)
         found = await stage.processor.pull(Context(), pull)
         assert [message.body for message in found.messages] == bodies[1_400:]
+
+    @pytest.mark.parametrize(
+        ("body", "properties", "types"),
+        [(b"", {}, ()), (b"x", {"__SHARDINGKEY": "g" * 64}, ()), (b"x", {"__SHARDINGKEY": "g"}, ("NORMAL",))],
+    )
+    async def test_of_a_large_batch_with_a_bad_message_no_part_is_stored(
+        self, stage: Stage, caller: Caller, body: bytes, properties: dict[str, str], types: tuple[str, ...]
+    ) -> None:
+        """Its producer is told that it was refused, and may send the others again."""
+        await stage.topic("typed", message_types=tuple(map(MessageType, types)))
+        most = stage.processor.limits.max_messages_per_send
+        bad = encode_batch([BatchItem(0, body, encode_properties({"UNIQ_KEY": "BAD", **properties}))])
+        answer = await self.send(caller, batch_of(*[b"x"] * most) + bad, topic="typed")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert await stored(stage, "typed") == []
+
+    async def test_the_answer_to_the_largest_batch_fits_into_a_frame(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """Or its client, told of an error, would send all of it again."""
+        items = [BatchItem(0, b"x", b"UNIQ_KEY\x01ID%d\x02" % at) for at in range(MOST_MESSAGES)]
+        answer = await self.send(caller, encode_batch(items))
+        assert len(encode_command(answer)) < LARGEST_FRAME
+        assert (answer.code, answer.fields["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+        first = (await stored(stage))[0]
+        assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, first.commit_offset)
 
     @pytest.mark.parametrize(
         "body",
@@ -772,7 +835,11 @@ class TestRetries:
         assert "DELAY" not in properties
         assert message.reconsume_times == reconsumed
 
-    async def test_one_of_an_orderly_group_is_dead_at_once(self, stage: Stage, caller: Caller) -> None:
+    @pytest.mark.parametrize("broadcast", [False, True])
+    async def test_one_of_an_orderly_group_is_dead_at_once(
+        self, stage: Stage, caller: Caller, broadcast: bool
+    ) -> None:
+        await stage.group(broadcast=broadcast)
         await stage.processor.classic.lock(Context(), "readers", "client", [("orders", "popgate", 0)])
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
@@ -786,6 +853,24 @@ class TestRetries:
         await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
         await stage.pass_s(11)
         assert await stage.until(lambda: stored(stage, self.TOPIC, 0))
+
+
+class TestWhereDelaysAreShort:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(max_delay_ms=60_000)
+
+    async def test_what_is_tried_again_waits_for_as_long_as_may_be(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """Refused, it would stand in the way of all behind it, where its consumer reads in order."""
+        topic = RETRY_PREFIX + "readers"
+        delayed = {"UNIQ_KEY": "ID1", "DELAY": "18"}
+        refused = await caller.ask(SHORT, short_fields(i=delayed), b"body")
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        await caller.ok(SHORT, short_fields(topic, 0, i=delayed, j=1), b"body")
+        await stage.pass_s(61)
+        assert await stage.until(lambda: stored(stage, topic, 0))
 
 
 class TestWhereGroupsAreNotMade:

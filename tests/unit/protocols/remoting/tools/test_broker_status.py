@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from popgate.context import Context
 from popgate.filters.tags import tag_code
 from popgate.ids.message_id import make_message_id
-from popgate.model import Message, MessageType
+from popgate.model import Message, MessageType, Progress
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.bodies.small_bodies import TopicList, decode_group_list, decode_kv_table
 from popgate.wire.frames.codes import RequestCode, ResponseCode
@@ -19,6 +20,7 @@ from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.requests import DoorContext
 from protocols.remoting.tools.broker_status import BrokerStatusHandler
+from tests.support.turns import Turns
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 INDEX, READERS = RequestCode.QUERY_CONSUME_QUEUE, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
@@ -127,6 +129,25 @@ class TestTopicsAndGroups:
         assert b'"brokerOffset":3,"consumerOffset":2,"lastTimestamp":%d' % stage.clock.now_ms() in first
         ordered = told((await caller.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": True})).body)
         assert len(ordered["consumeStatsList"][0]["readers"]) == 1
+
+    async def test_others_get_a_turn_while_many_groups_are_told(
+        self, stage: Stage, caller: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The embedded broker answers at once: all of 10,000 groups would take seconds."""
+        await stage.topic(queues=1)
+        for number in range(20):
+            await stage.group(f"readers-{number}")
+            await stage.processor.offsets.commit(Context(), f"readers-{number}", "orders", "popgate", 0, 0)
+        progress, turns = stage.processor.metadata.progress, Turns()
+
+        async def counted(context: Context, group: str, topic: str) -> Sequence[Progress]:
+            turns.count()
+            return await progress(context, group, topic)
+
+        monkeypatch.setattr(stage.processor.metadata, "progress", counted)
+        await caller.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False})
+        in_turn = turns.stop()
+        assert (sum(in_turn), max(in_turn)) == (20, 1)
 
 
 class TestClients:
