@@ -43,7 +43,6 @@ class _MakeSender(Protocol):
         options: SinkOptions,
         partition: int,
         *,
-        once: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = ...,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
@@ -110,7 +109,6 @@ def written_once(
         with make_sender(
             options,
             identity.partition,
-            once=not rest.compacted,
             find_sent=looks,
             check=check,
             begin_topics=note,
@@ -186,11 +184,8 @@ class _Rest:
 
     def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
         self._identity = identity
-        compacted = [topic for topic in topics if scan.is_compacted(topic)]
-        self.compacted = bool(compacted)
-        """Where an earlier row may be gone because of a later one, all are sent again in their order."""
-        looked_at = [topic for topic in topics if topic not in compacted]
-        self._found = scan.ids(looked_at)
+        # Where an earlier row may be gone because of a later one, all are sent again in their order.
+        self._found = scan.ids([topic for topic in topics if not scan.is_compacted(topic)])
         self._own = {
             (topic, each)
             for topic, ids in self._found.items()

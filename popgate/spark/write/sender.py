@@ -56,14 +56,12 @@ class Sender:
         *,
         connect: Connect = client_of,
         rest: Callable[[float], None] = time.sleep,
-        once: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = lambda: None,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`partition`: each starts at another queue. `rest` takes seconds.
 
-        `once` False: a message whose id was sent recently is stored again, even if the broker deduplicates.
         `find_sent`: returns the ids stored in a topic; requests without a response are looked up before they
         are repeated. `check`: called before each send; if it raises SparkSourceError, nothing more is sent.
         `begin_topics`: called with topics before the first send to them, with the same contract as `check`.
@@ -87,8 +85,7 @@ class Sender:
         self._held = 0
         self._under_way: deque[Lot] = deque()
         self._acknowledged = 0
-        # A half message that was dropped does not come again under its id.
-        self._half, self._once = options.transactional, once and not options.transactional
+        self._half = options.transactional
         self._find_sent, self._check = find_sent, check
         self._begin_topics = begin_topics
         self._begun: set[str] = set()
@@ -262,7 +259,10 @@ class Sender:
             lot.to = lot.place or self._next(self._known(client, lot.topic))
             # Behind all that takes time: another one may have come meanwhile.
             self._check()
-            lot.opaque = lot.start(client, lot.to, once=self._once, half=self._half)
+            # A half message that was dropped does not come again under its id. And the broker may know those
+            # of later rows alone: in a compacted topic an older one would be the last of its key.
+            once = not (self._half or self._compacted.get(lot.topic))
+            lot.opaque = lot.start(client, lot.to, once=once, half=self._half)
             lot.client = client
         except GatewayError as error:
             if error.fault not in PASSING:
