@@ -285,6 +285,8 @@ class Sender:
     def _finish_oldest(self) -> None:
         """Wait until the first that is under way is acknowledged, and send it again where that may help."""
         lot = self._under_way.popleft()
+        # The rest of a request may go out while its answer is awaited, and rows may have taken long to come.
+        self._check()
         while True:
             try:
                 if lot.client is None or lot.to is None:

@@ -433,6 +433,23 @@ def test_nothing_is_sent_when_another_one_came_while_the_way_was_sought(slow: st
     assert len(gateway.sends) == 1
 
 
+def test_a_request_that_may_not_be_out_is_left_when_another_one_came() -> None:
+    """What the socket did not take goes out when its answer is awaited, and the next row may take minutes."""
+    gateway = Gateway({"t": {"b": 1}})
+    checks = [None, SparkSourceError(Code.LEDGER, "another driver has come")]
+
+    def check() -> None:
+        if (error := checks.pop(0)) is not None:
+            raise error
+
+    options = read_sink_options({"endpoints": "a:1"})
+    with Sender(options, 0, connect=gateway.connect, rest=gateway.rests.append, check=check) as sender:
+        sender.add(rows(0)[0])
+        with pytest.raises(SparkSourceError, match="another driver has come"):
+            sender.finish()
+    assert (len(gateway.sends), gateway.stored) == (1, {})
+
+
 def test_what_is_held_back_in_all_has_a_bound() -> None:
     gateway = Gateway({f"t{number}": {"broker-a": 1} for number in range(40)})
     with gateway.sender() as sender:
