@@ -81,7 +81,7 @@ def written_once(
     ledger, began = make_ledger(options), now()
     attempt = ledger.begin_task(opened, identity.partition)
     check = Ownership(ledger, opened, attempt, since=began, now=now).check
-    notes = _Notes(ledger, opened, attempt, scan)
+    notes = _Notes(ledger, opened, attempt, scan, check)
     note = None if options.topic else notes.note
     if not (opened.again or attempt.came_before):
         with make_sender(
@@ -149,8 +149,11 @@ def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Ou
 class _Notes:
     """Where queues ended before anything of the batch went to their topic, which is one that rows name."""
 
-    def __init__(self, ledger: Ledger, opened: Opened, attempt: Attempt, scan: Scan) -> None:
+    def __init__(
+        self, ledger: Ledger, opened: Opened, attempt: Attempt, scan: Scan, check: Callable[[], None]
+    ) -> None:
         self._ledger, self._opened, self._attempt, self._scan = ledger, opened, attempt, scan
+        self._check = check
         self._number = 0
         self._topics: set[str] = set()
 
@@ -173,6 +176,8 @@ class _Notes:
             )
             for begins in looked:
                 ends.update(begins or {})
+            # One that was replaced meanwhile would take the place of what its successor noted.
+            self._check()
             self._ledger.note_ends(self._opened, self._attempt, self._number, lot, ends)
             self._scan.begins_at(ends)
             self._number += 1
