@@ -295,7 +295,7 @@ class Ledger:
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
-            entries = self._topic.entries(client, queue, begin, end)
+            entries, end = self._topic.entries_now(client, queue, begin, end)
             all_opens = [each for each in entries if each.kind == "open"]
             opens = [each for each in all_opens if each.token not in own]
             if opens or begin == minimum:

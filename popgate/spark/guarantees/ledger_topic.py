@@ -128,6 +128,21 @@ class LedgerTopic:
             entries.append(Entry(begin, GONE, None))
         return entries
 
+    def entries_now(
+        self, client: QueueClient, queue: QueuePlace, begin: int, end: int
+    ) -> tuple[list[Entry], int]:
+        """`entries`, those that came while they were read, and where they end now.
+
+        What a compaction removed meanwhile has its successor among these.
+        """
+        entries = self.entries(client, queue, begin, end)
+        while True:
+            before, end = end, max(end, self.end(client, queue))
+            later = self.entries(client, queue, before, end)
+            entries += later
+            if not any(each.kind == GONE for each in later):
+                return entries, end
+
     def _entry(self, record: Record, kind: str) -> Entry:
         if not record.body:
             return Entry(record.offset, kind, None)
