@@ -145,8 +145,8 @@ class Encoder:
 
         def keyed(at: int, number: int, block: str, body: bytes) -> str:
             key = keys[at]
-            if key is None:
-                raise Wrong(name, "is null, though dedupeKeyColumn names it")
+            if not key:
+                raise Wrong(name, "is null or empty, though dedupeKeyColumn names it")
             return self._key_id(key)
 
         return keyed
