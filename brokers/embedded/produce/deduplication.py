@@ -354,7 +354,8 @@ class Deduplication:
         topic, queue_id = queue.topic, queue.queue_id
         if topic.compacted:
             # Most offsets may have none: to ask for each of them would take all that a start may read.
-            begin, end = (message_key(topic.id, queue_id, at) for at in (queue.minimum, queue.maximum))
+            begin = message_key(topic.id, queue_id, queue.minimum)
+            end = message_key(topic.id, queue_id, queue.maximum)
             for key, record in islice(self._store.scan_back(MESSAGES, begin, end), most):
                 yield split_message_key(key)[2], record
             return
