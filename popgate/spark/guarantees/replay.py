@@ -43,6 +43,7 @@ class _MakeSender(Protocol):
         options: SinkOptions,
         partition: int,
         *,
+        again: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = ...,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
@@ -85,7 +86,7 @@ def written_once(
     note = None if options.topic else notes.note
     if not (opened.again or attempt.came_before):
         with make_sender(
-            options, identity.partition, find_sent=looks, check=check, begin_topics=note
+            options, identity.partition, again=False, find_sent=looks, check=check, begin_topics=note
         ) as sender:
             sender.add_all(pieces)
             sent = sender.finish()

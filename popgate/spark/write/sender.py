@@ -56,12 +56,14 @@ class Sender:
         *,
         connect: Connect = client_of,
         rest: Callable[[float], None] = time.sleep,
+        again: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = lambda: None,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`partition`: each starts at another queue. `rest` takes seconds.
 
+        `again`: an earlier attempt may have sent the same rows.
         `find_sent`: returns the ids stored in a topic; requests without a response are looked up before they
         are repeated. `check`: called before each send; if it raises SparkSourceError, nothing more is sent.
         `begin_topics`: called with topics before the first send to them, with the same contract as `check`.
@@ -85,7 +87,7 @@ class Sender:
         self._held = 0
         self._under_way: deque[Lot] = deque()
         self._acknowledged = 0
-        self._half = options.transactional
+        self._half, self._again = options.transactional, again
         self._find_sent, self._check = find_sent, check
         self._begin_topics = begin_topics
         self._begun: set[str] = set()
@@ -259,9 +261,9 @@ class Sender:
             lot.to = lot.place or self._next(self._known(client, lot.topic))
             # Behind all that takes time: another one may have come meanwhile.
             self._check()
-            # A half message that was dropped does not come again under its id. And the broker may know those
-            # of later rows alone: in a compacted topic an older one would be the last of its key.
-            once = not (self._half or self._compacted.get(lot.topic))
+            # A half message that was dropped does not come again under its id. And of an earlier attempt the
+            # broker may know later rows alone: in a compacted topic an older one would be the last one.
+            once = not (self._half or (self._again and self._compacted.get(lot.topic)))
             lot.opaque = lot.start(client, lot.to, once=once, half=self._half)
             lot.client = client
         except GatewayError as error:
