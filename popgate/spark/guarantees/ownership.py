@@ -10,8 +10,9 @@ from popgate.spark.guarantees.ledger import Attempt, Ledger, Opened
 
 CHECK_S: Final = 1.0
 """The interval at which a writer checks for a successor."""
-_MOST_CHECKS: Final = 5
-"""A check that took longer than that says what was so before, and is done again, so often at most."""
+_MOST_CHECKS: Final = 2
+"""A check that took longer than that says what was so before, and is done again. A ledger that is always slow
+holds up a task no longer."""
 
 
 class Ownership:
