@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from brokers.embedded.catalog.catalog import Catalog, QueueState
 from brokers.embedded.log.message_log import MessageLog
@@ -38,7 +40,14 @@ from brokers.embedded.runtime.counters import Counters
 from brokers.embedded.runtime.steady_clock import MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
-from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
+from brokers.embedded.storage.keys import (
+    HIGHEST_U64,
+    MESSAGES,
+    SEEN,
+    message_key,
+    sequence_key,
+    split_message_key,
+)
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.model import Sent
@@ -320,8 +329,7 @@ class Deduplication:
         """Remember what lies at the end of a queue and in no segment; the number of records read."""
         topic, queue_id = queue.topic, queue.queue_id
         read = 0
-        for offset in range(queue.maximum - 1, max(queue.minimum, queue.maximum - most) - 1, -1):
-            record = self._log.get(topic, queue_id, offset)
+        for offset, record in self._from_end(queue, most):
             read += 1
             decoded = decode_sound(record) if record is not None else None
             if decoded is None:
@@ -340,3 +348,16 @@ class Deduplication:
             elif (known.queue_id, known.offset) == (queue_id, offset) and not known.recall_handle:
                 break  # and so is all that was sent to this queue before it
         return read
+
+    def _from_end(self, queue: QueueState, most: int) -> Iterator[tuple[int, bytes | None]]:
+        """The last records of a queue, at most so many, with their offsets; the last one first."""
+        topic, queue_id = queue.topic, queue.queue_id
+        if topic.compacted:
+            # Most offsets may have none: to ask for each of them would take all that a start may read.
+            begin = message_key(topic.id, queue_id, queue.minimum)
+            end = message_key(topic.id, queue_id, queue.maximum)
+            for key, record in islice(self._store.scan_back(MESSAGES, begin, end), most):
+                yield split_message_key(key)[2], record
+            return
+        for offset in range(queue.maximum - 1, max(queue.minimum, queue.maximum - most) - 1, -1):
+            yield offset, self._log.get(topic, queue_id, offset)

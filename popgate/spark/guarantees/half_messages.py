@@ -38,9 +38,8 @@ def commit_halves(
     """
     left, times = deque(halves), 0
     while left:
-        check()
         lot = [left.popleft() for _ in range(min(options.numbers["sendInFlight"], len(left)))]
-        failed, error = _end(lot, options, connect, commit=True)
+        failed, error = _end(lot, options, connect, commit=True, check=check)
         if error is None:
             times = 0
             continue
@@ -63,7 +62,12 @@ def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect:
 
 
 def _end(
-    halves: Sequence[HalfMessage], options: SinkOptions, connect: Connect, *, commit: bool
+    halves: Sequence[HalfMessage],
+    options: SinkOptions,
+    connect: Connect,
+    *,
+    commit: bool,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[list[HalfMessage], GatewayError | None]:
     """Those that failed, and why the first of them did."""
     failed: list[HalfMessage] = []
@@ -72,6 +76,8 @@ def _end(
     try:
         with connect(options) as client:
             for lot in _lots(halves, options.numbers["sendInFlight"]):
+                # Behind the connection, which may have taken long.
+                check()
                 asked = [(half, client.start_end(half, commit=commit)) for half in lot]
                 for half, opaque in asked:
                     try:

@@ -30,7 +30,7 @@ from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connections import client_of
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
+from popgate.spark.guarantees.ledger_topic import GONE, Connect, Entry, LedgerTopic
 from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.options.sink_options import SinkOptions
@@ -114,19 +114,22 @@ class Ledger:
         """An attempt of this task is known from now on."""
         token = self._make_token()
         # Also where this is done again: a compaction may have left the record of this attempt alone by then.
-        others: set[str] = set()
+        others, ends = set[str](), list[int]()
 
         def begin(client: QueueClient) -> Attempt:
             queue, entries, end = self._since(client, opened)
             self._check_whole(entries, opened)
             # Whichever driver's: a compaction leaves one record, and that may be of one that was late.
             others.update(each.of_task(partition) for each in entries)
+            ends.append(end)
             fields = {"token": opened.token, "partition": partition, "attempt": token}
             at = self._topic.send(client, queue, "task", fields, key=f"task:{partition}")
             entries += self._topic.entries(client, queue, end, at)
             self._check_owner(entries, opened)
             others.update(each.of_task(partition) for each in entries)
-            return Attempt(partition, token, at, came_before=not others <= {"", token})
+            # This record may have taken the place of one that came after the first look.
+            is_gone = any(each.kind == GONE and each.offset >= ends[0] for each in entries)
+            return Attempt(partition, token, at, came_before=is_gone or not others <= {"", token})
 
         return self._topic.asked(begin)
 
@@ -273,7 +276,8 @@ class Ledger:
             }
             at = self._topic.send(client, queue, "open", fields)
             between = self._topic.entries(client, queue, end, at)
-            if not any(each.kind in ("open", "done") and each.token not in tokens for each in between):
+            # What is gone may be an opening, whose place this one took.
+            if not any(each.kind in ("open", "done", GONE) and each.token not in tokens for each in between):
                 return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
@@ -291,7 +295,7 @@ class Ledger:
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
-            entries = self._topic.entries(client, queue, begin, end)
+            entries, end = self._topic.entries_now(client, queue, begin, end)
             all_opens = [each for each in entries if each.kind == "open"]
             opens = [each for each in all_opens if each.token not in own]
             if opens or begin == minimum:

@@ -28,6 +28,8 @@ Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
 _VERSION: Final = 1
 _PULL: Final = 32
 _LONGEST_REST_S: Final = 5.0
+GONE: Final = "gone"
+"""The kind of an entry that stands for offsets without a record: a compaction has removed it."""
 _KIND: Final = re.compile(r"open|done|(task)(?::[0-9]+)?|(ends):[0-9]+\.[0-9]+")
 """The part of a key after the name of its sink."""
 _END_REST_S: Final = 0.1
@@ -37,7 +39,7 @@ _END_RESTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of this sink. `fields` None: it was deleted by a record without a body."""
+    """A record of this sink. `fields` None: it was deleted by a record without a body, or it is GONE."""
 
     offset: int
     kind: str
@@ -111,15 +113,35 @@ class LedgerTopic:
         return client.send(queue, [(body, block)], timeout_s=self._options.timeout_s).offset
 
     def entries(self, client: QueueClient, queue: QueuePlace, begin: int, end: int) -> list[Entry]:
-        """Records of this sink at these offsets, in order."""
+        """Records of this sink at these offsets, in order, and where records of whichever sink are gone."""
         entries = []
         for record in self._records(client, queue, begin, end):
+            if record.offset > begin:
+                entries.append(Entry(begin, GONE, None))
+            begin = record.offset + 1
             key = (find_property(record.properties, KEYS.encode()) or b"").decode("utf-8", "replace")
             # Sinks may have names that begin alike.
             kind = _KIND.fullmatch(key.removeprefix(self._prefix)) if key.startswith(self._prefix) else None
             if kind is not None:
                 entries.append(self._entry(record, kind[1] or kind[2] or kind[0]))
+        if begin < end:
+            entries.append(Entry(begin, GONE, None))
         return entries
+
+    def entries_now(
+        self, client: QueueClient, queue: QueuePlace, begin: int, end: int
+    ) -> tuple[list[Entry], int]:
+        """`entries`, those that came while they were read, and where they end now.
+
+        What a compaction removed meanwhile has its successor among these.
+        """
+        entries = self.entries(client, queue, begin, end)
+        while True:
+            before, end = end, max(end, self.end(client, queue))
+            later = self.entries(client, queue, before, end)
+            entries += later
+            if not any(each.kind == GONE for each in later):
+                return entries, end
 
     def _entry(self, record: Record, kind: str) -> Entry:
         if not record.body:

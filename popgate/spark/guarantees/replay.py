@@ -43,7 +43,7 @@ class _MakeSender(Protocol):
         options: SinkOptions,
         partition: int,
         *,
-        once: bool = True,
+        again: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = ...,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
@@ -82,11 +82,11 @@ def written_once(
     ledger, began = make_ledger(options), now()
     attempt = ledger.begin_task(opened, identity.partition)
     check = Ownership(ledger, opened, attempt, since=began, now=now).check
-    notes = _Notes(ledger, opened, attempt, scan)
+    notes = _Notes(ledger, opened, attempt, scan, check)
     note = None if options.topic else notes.note
     if not (opened.again or attempt.came_before):
         with make_sender(
-            options, identity.partition, find_sent=looks, check=check, begin_topics=note
+            options, identity.partition, again=False, find_sent=looks, check=check, begin_topics=note
         ) as sender:
             sender.add_all(pieces)
             sent = sender.finish()
@@ -110,7 +110,6 @@ def written_once(
         with make_sender(
             options,
             identity.partition,
-            once=not rest.compacted,
             find_sent=looks,
             check=check,
             begin_topics=note,
@@ -151,8 +150,11 @@ def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Ou
 class _Notes:
     """Where queues ended before anything of the batch went to their topic, which is one that rows name."""
 
-    def __init__(self, ledger: Ledger, opened: Opened, attempt: Attempt, scan: Scan) -> None:
+    def __init__(
+        self, ledger: Ledger, opened: Opened, attempt: Attempt, scan: Scan, check: Callable[[], None]
+    ) -> None:
         self._ledger, self._opened, self._attempt, self._scan = ledger, opened, attempt, scan
+        self._check = check
         self._number = 0
         self._topics: set[str] = set()
 
@@ -175,6 +177,8 @@ class _Notes:
             )
             for begins in looked:
                 ends.update(begins or {})
+            # One that was replaced meanwhile would take the place of what its successor noted.
+            self._check()
             self._ledger.note_ends(self._opened, self._attempt, self._number, lot, ends)
             self._scan.begins_at(ends)
             self._number += 1
@@ -186,11 +190,8 @@ class _Rest:
 
     def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
         self._identity = identity
-        compacted = [topic for topic in topics if scan.is_compacted(topic)]
-        self.compacted = bool(compacted)
-        """Where an earlier row may be gone because of a later one, all are sent again in their order."""
-        looked_at = [topic for topic in topics if topic not in compacted]
-        self._found = scan.ids(looked_at)
+        # Where an earlier row may be gone because of a later one, all are sent again in their order.
+        self._found = scan.ids([topic for topic in topics if not scan.is_compacted(topic)])
         self._own = {
             (topic, each)
             for topic, ids in self._found.items()

@@ -31,8 +31,8 @@ from popgate.wire.messages.properties import (
 _HALF: Final = (
     f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{PRODUCER_GROUP}\x02{CHECK_IMMUNITY_TIME_IN_SECONDS}\x013600\x02"
 )
-"""Properties of a half message: its first transaction check is an hour later, because no producer could
-answer."""
+"""Properties of a half message, behind those of its row: its first transaction check is an hour later,
+because no producer could answer."""
 _LAST_U64: Final = (1 << 64) - 1
 _LONGEST_ID: Final = 255
 """Bytes, as over gRPC."""
@@ -48,7 +48,7 @@ class Encoder:
         self._digest = identity.digest_of_contents() if identity.by_contents else None
         self.checksum = 0
         """Of all rows, in whatever order they came; 0 where rows are not known by their contents."""
-        self._front = _HALF if options.transactional else ""
+        self._half = _HALF if options.transactional else ""
         self.count = 0
         self._topics: dict[str, str] = {}
 
@@ -56,7 +56,7 @@ class Encoder:
         """The `messages`, many at a time where all rows are plain. Raises as these do."""
         options = self._options
         # Half messages go one by one.
-        rows = None if self._front else plain_rows(batch, topic=options.topic, key=options.dedupe_key)
+        rows = None if self._half else plain_rows(batch, topic=options.topic, key=options.dedupe_key)
         if rows is None or not all(_is_topic(topic) for topic, _ in rows.topics):
             return self.messages(batch)
         first = self.count
@@ -104,7 +104,7 @@ class Encoder:
                     message_id = find_key(at, number, block, digest)
             except Wrong as wrong:
                 self._refuse(number, wrong.column, wrong.why)
-            packed = f"{self._front}{block}{UNIQ_KEY}\x01{message_id}\x02".encode()
+            packed = f"{block}{self._half}{UNIQ_KEY}\x01{message_id}\x02".encode()
             if queue_id is not None and queue_id < 0:
                 self._refuse(number, "queue_id", f"is {queue_id}")
             if broker and queue_id is None:
@@ -117,7 +117,7 @@ class Encoder:
                 due_ms is not None
                 or priority is not None
                 or bool(lite)
-                or bool(self._front)
+                or bool(self._half)
                 or len(packed) > LONGEST_IN_BATCH
             )
             yield Outgoing(number, topic, body, packed, group or "", broker or "", queue_id, alone)
@@ -145,8 +145,8 @@ class Encoder:
 
         def keyed(at: int, number: int, block: str, body: bytes) -> str:
             key = keys[at]
-            if key is None:
-                raise Wrong(name, "is null, though dedupeKeyColumn names it")
+            if not key:
+                raise Wrong(name, "is null or empty, though dedupeKeyColumn names it")
             return self._key_id(key)
 
         return keyed

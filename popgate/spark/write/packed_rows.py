@@ -195,9 +195,10 @@ def _properties(column: Any) -> Any:
 
 
 def _keys_apart(column: Any) -> Any:
-    if column.null_count:
+    keys = _binary(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
+    if 0 in _lengths(keys):
         raise _NotPlain
-    return _binary(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
+    return keys
 
 
 def _runs(topics: Any) -> list[tuple[str, int]]:

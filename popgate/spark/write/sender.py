@@ -56,14 +56,14 @@ class Sender:
         *,
         connect: Connect = client_of,
         rest: Callable[[float], None] = time.sleep,
-        once: bool = True,
+        again: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = lambda: None,
         begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`partition`: each starts at another queue. `rest` takes seconds.
 
-        `once` False: a message whose id was sent recently is stored again, even if the broker deduplicates.
+        `again`: an earlier attempt may have sent the same rows.
         `find_sent`: returns the ids stored in a topic; requests without a response are looked up before they
         are repeated. `check`: called before each send; if it raises SparkSourceError, nothing more is sent.
         `begin_topics`: called with topics before the first send to them, with the same contract as `check`.
@@ -87,8 +87,7 @@ class Sender:
         self._held = 0
         self._under_way: deque[Lot] = deque()
         self._acknowledged = 0
-        # A half message that was dropped does not come again under its id.
-        self._half, self._once = options.transactional, once and not options.transactional
+        self._half, self._again = options.transactional, again
         self._find_sent, self._check = find_sent, check
         self._begin_topics = begin_topics
         self._begun: set[str] = set()
@@ -262,7 +261,10 @@ class Sender:
             lot.to = lot.place or self._next(self._known(client, lot.topic))
             # Behind all that takes time: another one may have come meanwhile.
             self._check()
-            lot.opaque = lot.start(client, lot.to, once=self._once, half=self._half)
+            # A half message that was dropped does not come again under its id. And of an earlier attempt the
+            # broker may know later rows alone: in a compacted topic an older one would be the last one.
+            once = not (self._half or (self._again and self._compacted.get(lot.topic)))
+            lot.opaque = lot.start(client, lot.to, once=once, half=self._half)
             lot.client = client
         except GatewayError as error:
             if error.fault not in PASSING:
@@ -285,6 +287,8 @@ class Sender:
     def _finish_oldest(self) -> None:
         """Wait until the first that is under way is acknowledged, and send it again where that may help."""
         lot = self._under_way.popleft()
+        # The rest of a request may go out while its answer is awaited, and rows may have taken long to come.
+        self._check()
         while True:
             try:
                 if lot.client is None or lot.to is None:

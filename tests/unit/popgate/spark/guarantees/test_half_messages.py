@@ -92,3 +92,14 @@ def test_a_commit_leaves_a_connection_that_does_not_answer(gateways: Gateways) -
     commit_halves(HALVES, options, there, lambda: None, connect=gateways.connect, rest=lambda _seconds: None)
     assert [connection.is_open for connection in gateways.near] == [False, True]
     assert gateways.heard(1) == ["id1", "id2", "id3", "id4", "id5"]
+
+
+def test_nothing_is_committed_when_another_driver_came_while_the_way_was_sought(gateways: Gateways) -> None:
+    def check() -> None:
+        if gateways.near:
+            raise SparkSourceError(Code.LEDGER, "another driver has come")
+
+    with pytest.raises(SparkSourceError, match="another driver has come"):
+        commit_halves(HALVES, given(2), lambda _topics: {}, check, connect=gateways.connect)
+    gateways.near[0].close()
+    assert gateways.far[0].recv(1) == b""

@@ -387,12 +387,11 @@ def test_an_opening_takes_over_what_its_broker_showed_late() -> None:
     broker = Broker(out=1)
     before = broker.ledger().open()
     broker.append(QueuePlace(OUT, "b", 0), b"a row", b"")
-    held, shown = broker.queues[QUEUE], [0]
+    held, shown = broker.queues[QUEUE], [0, 0]
 
     def show_late(name: str, told: Any) -> None:
         if name == "maximums" and QUEUE in told:
-            broker.queues[QUEUE] = held[: shown[0]]
-            shown[0] = 1
+            broker.queues[QUEUE] = held[: shown.pop() if shown else 1]
         elif name == "send":
             broker.queues[QUEUE] = held
 
@@ -434,6 +433,24 @@ def test_an_opening_of_ones_own_is_all_that_is_known_when_the_others_are_gone() 
     broker.before = come_first
     opened = ledger.open()
     assert (opened.query, opened.batch, opened.again) == ("q", 4, True)
+
+
+def test_an_opening_sees_the_ledger_as_it_is_at_one_moment() -> None:
+    """Another driver writes a batch, and a compaction removes what was to be read, just before it is read."""
+    broker = Broker(out=1)
+    broker.batch(0, ["a"])
+
+    def come_between(name: str, told: Any) -> None:
+        if name == "pull" and told[0] == QUEUE:
+            broker.before = lambda _name, _told: None
+            broker.batch(1, ["b"])
+            broker.compact(LEDGER)
+            broker.after = lambda _name, _told: broker.compact(LEDGER)
+
+    broker.before = come_between
+    opened = broker.ledger().open()
+    assert (opened.query, opened.batch, opened.again) == ("q", 1, False)
+    assert broker.batch(1, ["b"])[0].skipped
 
 
 def test_two_drivers_that_open_all_the_time_are_told() -> None:

@@ -119,6 +119,31 @@ def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
     assert broker.bodies("t") == ["a", "b", "c"]
 
 
+def test_an_attempt_that_was_replaced_before_it_noted_notes_nothing() -> None:
+    """A compaction may come before it has put right what it wrote in the place of its successor's note."""
+    broker = broker_of(t=1)
+    told = to("t", "a", "b", "c")
+    opened = broker.ledger().open()
+
+    def replace_it(name: str, asked: Any) -> None:
+        if name == "queues" and asked == "t":
+            broker.before = dying("send", 5)
+            with pytest.raises(Death):
+                broker.task(opened, told, **SMALL)
+            broker.before = nothing
+            broker.now_s += 3
+
+    def compact(name: str, asked: Any) -> None:
+        if name == "send" and asked[0].topic == LEDGER:
+            broker.compact(LEDGER)
+
+    broker.before, broker.after = replace_it, compact
+    with pytest.raises(SparkSourceError, match="another attempt of task 0"):
+        broker.task(opened, told, **SMALL)
+    broker.commit(broker.task(opened, told, **SMALL))
+    assert broker.bodies("t") == ["a", "b", "c"]
+
+
 def test_the_ledger_does_not_grow_while_a_topic_cannot_be_made() -> None:
     broker = broker_of()
     opened = broker.ledger().open()

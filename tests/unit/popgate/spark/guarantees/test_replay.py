@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayE
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.half_messages import drop_halves
+from popgate.spark.guarantees.ledger import Opened
 from tests.unit.popgate.spark.guarantees.broker import (
     LEDGER,
     OUT,
@@ -187,7 +189,7 @@ def test_a_task_that_was_replaced_stops_within_a_second(who: str) -> None:
     broker.before = replace_it
     sentence = refused(Code.LEDGER, lambda: broker.task(opened, rows(*NUMBERS * 2), **SMALL))
     assert f"another {who}" in sentence
-    assert len(broker.bodies()) == 8
+    assert len(broker.bodies()) == 7
     assert len(checks) < 8
 
 
@@ -205,6 +207,37 @@ def test_a_task_that_is_the_only_one_goes_on() -> None:
     second = broker.task(opened, rows(*NUMBERS), partition=1, **SMALL)
     broker.commit(first, second)
     assert sorted(broker.bodies()) == sorted(NUMBERS * 2)
+
+
+def test_one_that_came_between_is_noticed_when_its_record_is_gone() -> None:
+    """It comes between the look and the record of another one, and a compaction before the next look."""
+    broker = Broker(out=1)
+    broker.batch(0, ["0"])
+
+    def come_first(opens: Callable[[], Opened], bodies: str, partition: int) -> None:
+        """And send some rows, when the next record is on its way."""
+
+        def come(name: str, told: Any) -> None:
+            if name == "send" and told[0].topic == LEDGER:
+                broker.before = dying("send", 4)
+                with pytest.raises(Death):
+                    broker.task(opens(), rows(*bodies), batch=1, partition=partition, **SMALL)
+                broker.before, broker.after = _nothing, compact
+
+        broker.before = come
+
+    def compact(name: str, told: Any) -> None:
+        if name == "send" and told[0].topic == LEDGER:
+            broker.compact(LEDGER)
+            broker.after = _nothing
+
+    come_first(lambda: broker.ledger().open(), "abc", partition=0)
+    opened = broker.ledger().open()
+    broker.task(opened, rows("a", "b", "c"), batch=1, **SMALL)
+    assert broker.bodies() == ["0", "a", "b", "c"]
+    come_first(lambda: opened, "def", partition=1)
+    broker.task(opened, rows("d", "e", "f"), batch=1, partition=1, **SMALL)
+    assert broker.bodies() == ["0", *"abcdef"]
 
 
 def test_a_batch_whose_rows_are_shared_out_otherwise_is_refused() -> None:
@@ -555,6 +588,8 @@ def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
     broker.task(opened, told)
     broker.compact(OUT)
     assert broker.bodies() == ["a1", "b2"]
+    # A request of the first attempt that comes twice is known.
+    assert broker.once == [True]
     broker.once.clear()
     broker.commit(broker.task(broker.ledger().open(), told))
     broker.compact(OUT)

@@ -111,6 +111,15 @@ def test_empty_texts_say_nothing() -> None:
     assert (without_id(one), one.alone, one.group) == ({}, False, "")
 
 
+def test_a_half_message_has_an_hour_whatever_its_row_says() -> None:
+    """Rows that were read from a topic have the properties of those who sent them."""
+    given = {"deliveryGuarantee": "transactional", "sinkId": "s", "ledgerTopic": "l"}
+    name = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+    (one,) = messages(given, body=[b"x"], properties=[[(name, "6"), ("color", "red")]])
+    told = without_id(one)
+    assert (told[name], told["TRAN_MSG"], told["color"]) == ("3600", "true", "red")
+
+
 def test_priorities_delays_and_lite_topics_and_what_is_long_go_alone() -> None:
     assert messages(body=[b"x"], priority=[0])[0].alone
     assert messages(body=[b"x"], lite_topic=["l"])[0].alone

@@ -129,13 +129,14 @@ def test_topics_that_change_often_are_taken_row_by_row() -> None:
     assert one.count == 1000
 
 
-def test_a_null_body_and_a_null_key_are_refused_at_their_row() -> None:
+def test_a_null_body_and_no_key_are_refused_at_their_row() -> None:
     body = pa.array([b"x" if at != AT else None for at in range(ROWS)], pa.binary())
     made = pa.RecordBatch.from_pydict({"body": body})
     assert "column body is null" in rows_of(made, packed=True, topic="t")[1]
-    made = batch("key", pa.int64(), None, 7)
-    found, sentence = rows_of(made, packed=True, topic="t", dedupeKeyColumn="key")
-    assert (len(found), f"row {AT} of partition 4: column key is null" in sentence) == (AT, True)
+    for kind, value, usual in ((pa.int64(), None, 7), (pa.string(), "", "a"), (pa.binary(), b"", b"a")):
+        made = batch("key", kind, value, usual)
+        found, sentence = rows_of(made, packed=True, topic="t", dedupeKeyColumn="key")
+        assert (len(found), f"row {AT} of partition 4: column key is null or empty" in sentence) == (AT, True)
 
 
 def test_a_column_with_a_meaning_is_not_plain_because_it_is_the_key() -> None:
