@@ -59,6 +59,7 @@ def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, named: Named, s
     row = legacy.option("schemaStyle", "legacy").load().where("queueOffset = 3 and queueId = 1").first()
     assert (row.topic, bytes(row.body), row.flag) == (topic, b"body 7", 0)
     assert json.loads(row.properties).items() >= {"TAGS": "t3", "UNIQ_KEY": "ID7", **COLORS}.items()
+    assert reader.option("endingTimestamp", "1").load().count() == 0
 
 
 @ON_ALL
