@@ -136,9 +136,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _checked(schema: StructType, options: SourceOptions) -> StructType:
-    check_columns(
-        ((field.name, field.dataType.simpleString()) for field in schema.fields), legacy=options.legacy
-    )
+    columns = ((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
+    check_columns(columns, legacy=options.legacy, ticks=options.idle_tick_s > 0)
     return schema
 
 
