@@ -27,6 +27,8 @@ Plan = list[list[Range]]
 _LONGEST_REST_S: Final = 5.0
 _MISSING_REST_S: Final = 1.0
 """Before it is looked again whether a topic is there."""
+_AWAY_S: Final = 60.0
+"""A topic does not exist either while all of its brokers are away, as when they restart."""
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -127,18 +129,30 @@ class Stream:
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """The plan between two offsets: the same ranges each time it is requested."""
         after = StreamOffset.decode(end)
-        begins = started(StreamOffset.decode(start), after)
+        begins, ends = started(StreamOffset.decode(start), after), dict(after.queues)
 
         def ask(client: QueueClient) -> Plan:
             # A batch that a process before this one began: nobody has looked at its queues since.
-            unseen = [
-                queue for queue, at in after.queues.items() if at > begins[queue] and queue not in self._seen
-            ]
+            unseen = [queue for queue, at in ends.items() if at > begins[queue] and queue not in self._seen]
             self._check_age(client, after, unseen)
             self._seen |= set(unseen)
-            return _plan(client, begins, after.queues, self._options, self._warn)
+            return _plan(client, begins, ends, self._options, self._warn)
 
-        return self._ask(ask)
+        passes_over = not self._options.fail_on_data_loss
+        while True:
+            try:
+                return self._ask(ask, wait_s=_AWAY_S if passes_over else 0.0)
+            except SparkSourceError as error:
+                if not isinstance(error.__cause__, TopicNotFound):
+                    raise
+                topic = error.__cause__.topic
+                sentence = (
+                    f"topic {topic}, of which a batch was begun, does not exist, or its brokers are away"
+                )
+                if not passes_over:
+                    raise data_loss(f"{sentence}: start the query again when it is there") from error
+                self._warn(sentence)
+                ends = {queue: at for queue, at in ends.items() if queue.topic != topic}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the end of a batch as the group's positions, so that its lag can be monitored.
@@ -213,9 +227,9 @@ class Stream:
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
         return queues_of(client, self._options, running=self.reported is not None)
 
-    def _ask(self, work: Callable[[QueueClient], T]) -> T:
+    def _ask(self, work: Callable[[QueueClient], T], *, wait_s: float = 0.0) -> T:
         # A topic that was there and is gone ends the query.
-        wait_s = 0.0 if self._seen else self._options.wait_for_topic_s
+        wait_s = max(wait_s, 0.0 if self._seen else self._options.wait_for_topic_s)
         return asked(self._options, work, connect=self._connect, wait_s=wait_s)
 
 
