@@ -179,13 +179,20 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         name: number(options, name, least, most, default) for name, (least, most, default) in _NUMBERS.items()
     }
     _check_limits(options, numbers)
+    start = _start(options, group, streaming=streaming)
+    for name, places, why in (
+        ("startingOffsetsFallback", (Where.GROUP,), "nothing begins at positions of a group"),
+        ("startingOffsetsByTimestampStrategy", (Where.TIME, Where.TIMES), "nothing begins at a time"),
+    ):
+        if name in options and start.where not in places:
+            raise illegal_option(name, options[name], f"{why}, leave it out")
     return SourceOptions(
         gateway=gateway_of(options),
         topics=topics,
         topics_option=next(name for name in _QUEUES if name in options),
         pattern=options.get("subscribePattern", ""),
         assigned=assigned,
-        start=_start(options, group, streaming=streaming),
+        start=start,
         end=_end(options),
         fallback=Where(one_of(options, "startingOffsetsFallback", fallbacks)),
         past_is_error=one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",

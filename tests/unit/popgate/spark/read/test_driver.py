@@ -428,7 +428,7 @@ def test_a_topic_that_was_deleted_while_a_batch_of_it_was_begun(monkeypatch: pyt
     begun = stream(queues, topic="t,u")
     start, end = begun.initial(), begun.latest(begun.initial())
     del queues.bounds[other]
-    with pytest.raises(SparkSourceError, match="topic u, of which.*failOnDataLoss=false") as refused:
+    with pytest.raises(SparkSourceError, match=r"topic u, of which.*failOnDataLoss=false") as refused:
         begun.plan(start, end)
     assert (refused.value.code, rests) == (Code.DATA_LOSS, [])
 
