@@ -16,7 +16,8 @@ from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options.source_options import SourceOptions, Where
-from popgate.spark.read.positions import ends_of, queues_of, starts_of, sure_ends
+from popgate.spark.read.compaction import minimums_of
+from popgate.spark.read.positions import earliest, ends_of, queues_of, starts_of, sure_ends
 from popgate.spark.read.read_plan import Range, Warn, check_ends, checked, planned, ranges_of
 from popgate.spark.read.recreated_queues import made_anew
 from popgate.spark.read.trigger_limits import Limits
@@ -194,7 +195,7 @@ class Stream:
         self._seen = set(queues)
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
-        new = client.minimums([queue for queue in queues if queue not in before.queues])
+        new = earliest(client, [queue for queue in queues if queue not in before.queues])
         begins = {**before.queues, **new}
         if self._last is not None:
             # Where these begin was asked after where everything ends, and messages came in between.
@@ -273,7 +274,7 @@ def _plan(
     warn: Warn,
 ) -> Plan:
     ranges = ranges_of(begins, ends)
-    minimums = client.minimums([each.queue for each in ranges])
+    minimums = minimums_of(client, {each.queue: each.begin for each in ranges})
     kept = checked(ranges, minimums, fail=options.fail_on_data_loss, warn=warn)
     return planned(
         kept,

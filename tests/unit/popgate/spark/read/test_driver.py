@@ -401,6 +401,17 @@ def test_what_is_gone_is_refused_or_passed_over() -> None:
     assert told.value.code is Code.DATA_LOSS
 
 
+def test_in_a_compacted_topic_a_higher_minimum_is_no_loss() -> None:
+    queues = Queues(A=(4, 10))
+    queues.is_compacted = True
+    query = stream(queues)
+    start = query.initial()
+    assert batches_of(query, start)[0] == [Range(A, 0, 10)]
+    before = query.latest(start)
+    queues.bounds = {A: (12, 14), B: (3, 5)}
+    assert batches_of(stream(queues), kept(before))[0] == [Range(A, 10, 14), Range(B, 0, 5)]
+
+
 class Deleted(Queues):
     """Topics that are asked for, and are not there, are told as a gateway tells them."""
 
