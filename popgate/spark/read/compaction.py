@@ -1,9 +1,9 @@
 """Topics of which the newest message of each key stays: offsets that are missing there are no loss.
 
 Whatever is missing elsewhere is gone by retention. A RocketMQ broker removes messages before it tells the
-higher minimum, and passes over them in between: source DefaultMessageStore.getMessage. Of a compacted topic it
-tells the minimum of a log beside, which retention shortens, and keeps the older messages all the same: source
-DefaultMessageStore.getMinOffsetInQueue and CompactionLog.getMessage.
+higher minimum, and passes over them in between: source DefaultMessageStore.getMessage. Of a compacted topic
+it tells the minimum of a log beside, which retention shortens, and keeps the older messages all the same:
+source DefaultMessageStore.getMinOffsetInQueue and CompactionLog.getMessage.
 """
 
 from __future__ import annotations
