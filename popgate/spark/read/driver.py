@@ -144,14 +144,15 @@ class Stream:
             try:
                 return self._ask(ask, wait_s=_AWAY_S if passes_over else 0.0)
             except SparkSourceError as error:
-                if not isinstance(error.__cause__, TopicNotFound):
+                cause = error.__cause__
+                if not isinstance(cause, TopicNotFound):
                     raise
-                topic = error.__cause__.topic
+                topic = cause.topic
                 sentence = (
                     f"topic {topic}, of which a batch was begun, does not exist, or its brokers are away"
                 )
                 if not passes_over:
-                    raise data_loss(f"{sentence}: start the query again when it is there") from error
+                    raise data_loss(f"{sentence}: start the query again when it is there") from cause
                 self._warn(sentence)
                 ends = {queue: at for queue, at in ends.items() if queue.topic != topic}
 

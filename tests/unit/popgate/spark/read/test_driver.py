@@ -442,6 +442,8 @@ def test_a_topic_that_was_deleted_while_a_batch_of_it_was_begun(monkeypatch: pyt
     with pytest.raises(SparkSourceError, match=r"topic u, of which.*failOnDataLoss=false") as refused:
         begun.plan(start, end)
     assert (refused.value.code, rests) == (Code.DATA_LOSS, [])
+    # Of those that Spark shows one code alone.
+    assert isinstance(refused.value.__cause__, TopicNotFound)
 
     said: list[str] = []
     query = stream(queues, said.append, topic="t,u", failOnDataLoss="false")
