@@ -131,6 +131,8 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
         ({**LEAST, "startingOffsets": '{"t":{"b":{"0":true}}}'}, Code.ILLEGAL_OPTION, "no offset"),
         ({**LEAST, "startingOffsets": "{}"}, Code.ILLEGAL_OPTION, "names no queue"),
         ({**LEAST, "maxOffsetsPerTrigger": "5"}, Code.ILLEGAL_OPTION, "an option of streams"),
+        ({**LEAST, "tag": "||"}, Code.ILLEGAL_OPTION, "option tag = '||': it names no tag"),
+        ({**LEAST, "sql92": "a = = b"}, Code.ILLEGAL_OPTION, "option sql92 = 'a = = b': a property,"),
         ({**LEAST, "startingOffsetsFallback": "latest"}, Code.ILLEGAL_OPTION, "at positions of a group"),
         ({**LEAST, "startingOffsetsByTimestampStrategy": "latest"}, Code.ILLEGAL_OPTION, "begins at a time"),
         ({"endpoints": "a:1", "assign": '{"t":[0]}'}, Code.ILLEGAL_OPTION, "it has the form"),
