@@ -246,7 +246,7 @@ def test_bodies_are_unpacked_without_packages_too(
         monkeypatch.setitem(sys.modules, name, None)
     assert column("body", record(body=packed, sys_flag=COMPRESSED)) == [plain]
     for damaged in (packed[:-9], packed[:4] + bytes(9)):
-        with pytest.raises(PeerWireError, match="body is damaged"):
+        with pytest.raises(PeerWireError, match=r"body is (damaged|cut off)"):
             column("body", record(body=damaged, sys_flag=COMPRESSED))
     monkeypatch.setattr("popgate.spark.read.record_decoder._LARGEST_BODY", len(plain) - 1)
     with pytest.raises(PeerWireError, match="unpacks to more than 1699 bytes"):
