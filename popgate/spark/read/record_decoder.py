@@ -166,33 +166,13 @@ class Records:
         )
         return with_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
 
-    def born_times(self) -> Any:
-        """As `sender_ms`: the record's time is that of the request, of a gateway and of a whole batch."""
-        stored = self.times(40)
-        texts = self._sent(names.BORN_TIMESTAMP)
-        if texts is None:
-            return stored
-        valid = pc.and_(pc.ascii_is_decimal(texts), pc.less(pc.binary_length(texts), 16))
-        millis = pc.if_else(valid, texts, None).cast(pa.int64())
-        return pc.coalesce(pc.multiply(millis, 1000).cast(stored.type), stored)
-
     def born_hosts(self) -> Any:
-        """As `sender_host`: the record's host is that of the broker's client, which may be a gateway."""
         data = self._bytes
         ends = (self._starts + self._born_host_ends).tolist()
         begins = (self._starts + 48).tolist()
-        stored = pa.array(
+        return pa.array(
             [host_text(data[begin:end]) for begin, end in zip(begins, ends, strict=True)], pa.string()
         )
-        texts = self._sent(names.BORN_HOST)
-        return stored if texts is None else pc.coalesce(texts, stored)
-
-    def _sent(self, name: str) -> Any:
-        """As `_Pairs.find`; None where no message has it: bytes not yet taken apart tell that sooner."""
-        if self._pairs is None and f"{name}\x01".encode() not in self._bytes:
-            return None
-        texts = self.pairs().find(name)
-        return None if texts.null_count == len(texts) else texts
 
     # -- properties -------------------------------------------------------------------------------
 
@@ -358,7 +338,7 @@ def _told(name: str) -> Callable[[Records], Any]:
 _COLUMNS: Final[dict[str, Callable[[Records], Any]]] = {
     "queue_offset": lambda records: pa.array(records.offsets),
     "flag": lambda records: records.number(16, ">i4"),
-    "born_timestamp": Records.born_times,
+    "born_timestamp": lambda records: records.times(40),
     "born_host": Records.born_hosts,
     "store_timestamp": lambda records: records.times(records.after_born_host),
     "reconsume_times": lambda records: records.number(records.after_hosts, ">i4"),

@@ -26,8 +26,6 @@ from popgate.wire.messages.records import (
     STORE_HOST_V6,
     decode_records,
     encode_record,
-    sender_host,
-    sender_ms,
 )
 
 V4, V6 = pack_host("10.1.2.3:7"), pack_host("[2001:db8::1]:8")
@@ -269,19 +267,6 @@ def test_rows_that_are_not_kept_are_gone_from_every_column() -> None:
     assert records.offsets.tolist() == [1, 3]
     for name, expected in (("body", [b"1", b"3"]), ("tag", ["t1", "t3"]), ("queue_offset", [1, 3])):
         assert records.column(name).to_pylist() == expected
-
-
-def test_when_and_where_a_message_was_born_is_told_by_who_sent_it() -> None:
-    """A record of what a gateway passed on to a broker has the gateway, and the time of its request."""
-    told = block(BORN_TIMESTAMP="1699999999999", __BORNHOST="10.9.9.9:5")
-    odd = block(BORN_TIMESTAMP="soon")
-    records = record(properties=told), record(properties=odd), record()
-    stored = moment(1_700_000_000_123)
-    assert column("born_timestamp", *records) == [moment(1_699_999_999_999), stored, stored]
-    assert column("born_host", *records) == ["10.9.9.9:5", "10.1.2.3:7", "10.1.2.3:7"]
-    one_by_one = list(decode_records(b"".join(records)))
-    assert column("born_timestamp", *records) == [moment(sender_ms(each)) for each in one_by_one]
-    assert column("born_host", *records) == [sender_host(each) for each in one_by_one]
 
 
 # -- damage -----------------------------------------------------------------------------------------
