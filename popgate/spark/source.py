@@ -85,7 +85,8 @@ class RocketMQReader(DataSourceReader):
         self._schema, self._options = schema, options
 
     def partitions(self) -> list[InputPartition]:
-        return [RangePartition(each) for each in batch_plan(self._options, _log.warning)]
+        # Without any, Spark would have one of its own read, which has no ranges.
+        return [RangePartition(each) for each in batch_plan(self._options, _log.warning) or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition, self._schema, self._options)
@@ -135,9 +136,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _checked(schema: StructType, options: SourceOptions) -> StructType:
-    check_columns(
-        ((field.name, field.dataType.simpleString()) for field in schema.fields), legacy=options.legacy
-    )
+    columns = ((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
+    check_columns(columns, legacy=options.legacy, ticks=options.idle_tick_s > 0)
     return schema
 
 

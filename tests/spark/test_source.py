@@ -59,6 +59,7 @@ def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, named: Named, s
     row = legacy.option("schemaStyle", "legacy").load().where("queueOffset = 3 and queueId = 1").first()
     assert (row.topic, bytes(row.body), row.flag) == (topic, b"body 7", 0)
     assert json.loads(row.properties).items() >= {"TAGS": "t3", "UNIQ_KEY": "ID7", **COLORS}.items()
+    assert reader.option("endingTimestamp", "1").load().count() == 0
 
 
 @ON_ALL
@@ -84,6 +85,22 @@ def test_what_passes_an_expression_of_sql92_is_read(
     reader = spark.read.schema("body binary").format("rocketmq")
     reader.options(endpoints=gateway.endpoint, topic=topic, sql92="parity = 'odd' AND color IS NOT NULL")
     assert sorted(bytes(row.body) for row in reader.load().collect()) == bodies(range(1, 20, 2))
+
+
+def test_sql_reads_views_and_tables(
+    spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+) -> None:
+    """Spark keeps no options of a table for a Python source: its queries have them."""
+    send("queried", 0, 6)
+    given = f"endpoints {{0}}'{gateway.endpoint}', topic {{0}}'queried', startingOffsets {{0}}'earliest'"
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING rocketmq OPTIONS ({given.format('')})")
+    assert spark.sql("SELECT count(*) FROM seen WHERE tag = 't1'").first()[0] == 2
+    spark.sql("CREATE TABLE tabled (body binary) USING rocketmq")
+    options = given.format("=")
+    assert spark.sql(f"SELECT body FROM tabled WITH ({options})").count() == 6
+    stream = spark.sql(f"SELECT body FROM STREAM tabled WITH ({options}, maxOffsetsPerTrigger='4')")
+    writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    assert finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint"))) == [4, 2]
 
 
 def test_of_a_compacted_topic_what_is_left_is_read(

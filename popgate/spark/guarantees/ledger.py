@@ -291,8 +291,8 @@ class Ledger:
         A record whose driver lost a race contains the state before another one came. It counts only
         where it is alone, because a compaction removed the others.
         """
-        minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
-        size = _WINDOW
+        # The minimum that a RocketMQ broker tells is that of a log beside, which retention shortens.
+        minimum, end, size = 0, self._topic.end(client, queue), _WINDOW
         while True:
             begin = max(end - size, minimum)
             entries, end = self._topic.entries_now(client, queue, begin, end)

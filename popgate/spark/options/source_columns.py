@@ -51,6 +51,13 @@ LEGACY: Final = {
 """Our column and its type, by the legacy name, in the order of the whole schema."""
 OF_THE_QUEUE: Final = ("topic", "broker_name", "queue_id")
 """The same for all messages of a queue: no record needs to be read for them."""
+_ALWAYS: Final = frozenset(
+    {
+        *(*OF_THE_QUEUE, "queue_offset", "body", "properties", "store_timestamp", "born_host"),
+        *("reconsume_times", "message_type", "flag", ALL_PROPERTIES),
+    }
+)
+"""The columns that every message has; the others are null where it has none."""
 
 
 def schema_text(*, legacy: bool) -> str:
@@ -58,10 +65,16 @@ def schema_text(*, legacy: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in _types(legacy).items())
 
 
-def check_columns(asked: Iterable[tuple[str, str]], *, legacy: bool) -> None:
-    """Of names and types as Spark writes them (simpleString). Raises SparkSourceError (ILLEGAL_SCHEMA)."""
+def check_columns(asked: Iterable[tuple[str, str, bool]], *, legacy: bool, ticks: bool = False) -> None:
+    """Of names, types as Spark writes them (simpleString), and whether they may be null.
+
+    `ticks`: there are rows that only have a time. Raises SparkSourceError (ILLEGAL_SCHEMA). Spark itself
+    fails late for a name that is there twice or a null in a NOT NULL column, and its filters take such a
+    null for a value.
+    """
     types = _types(legacy)
-    for name, kind in asked:
+    names = set[str]()
+    for name, kind, nullable in asked:
         if name not in types:
             near = get_close_matches(name.lower(), types, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(types)}"
@@ -70,6 +83,16 @@ def check_columns(asked: Iterable[tuple[str, str]], *, legacy: bool) -> None:
             raise SparkSourceError(
                 Code.ILLEGAL_SCHEMA, f"column {name} is of the type {types[name]}, not {shown(kind)}"
             )
+        if name in names:
+            raise SparkSourceError(
+                Code.ILLEGAL_SCHEMA, f"column {name} is there twice, leave one of them out"
+            )
+        names.add(name)
+        ours = LEGACY[name][0] if legacy else name
+        if not nullable and (ours not in _ALWAYS or (ticks and ours != "store_timestamp")):
+            raise SparkSourceError(Code.ILLEGAL_SCHEMA, f"column {name} may be null, leave out NOT NULL")
+    if not names:
+        raise SparkSourceError(Code.ILLEGAL_SCHEMA, f"the schema has no column, there are {', '.join(types)}")
 
 
 def _types(legacy: bool) -> Mapping[str, str]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Any, Final
 
-from popgate.errors import IllegalGroup
+from popgate.errors import IllegalFilter, IllegalGroup
+from popgate.filters.compiled import compile_filter
+from popgate.model import FilterKind
 from popgate.naming import check_group
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
@@ -164,6 +166,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
             raise illegal_option(name, options[name], f"{kind}, leave it out")
     if "waitForTopic" in options and "subscribePattern" in options:
         raise illegal_option("waitForTopic", options["waitForTopic"], "subscribePattern waits for nothing")
+    _check_filter(options)
     topics, assigned = _queues(options)
     group = options.get("group", "")
     if group:
@@ -179,13 +182,20 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         name: number(options, name, least, most, default) for name, (least, most, default) in _NUMBERS.items()
     }
     _check_limits(options, numbers)
+    start = _start(options, group, streaming=streaming)
+    for name, places, why in (
+        ("startingOffsetsFallback", (Where.GROUP,), "nothing begins at positions of a group"),
+        ("startingOffsetsByTimestampStrategy", (Where.TIME, Where.TIMES), "nothing begins at a time"),
+    ):
+        if name in options and start.where not in places:
+            raise illegal_option(name, options[name], f"{why}, leave it out")
     return SourceOptions(
         gateway=gateway_of(options),
         topics=topics,
         topics_option=next(name for name in _QUEUES if name in options),
         pattern=options.get("subscribePattern", ""),
         assigned=assigned,
-        start=_start(options, group, streaming=streaming),
+        start=start,
         end=_end(options),
         fallback=Where(one_of(options, "startingOffsetsFallback", fallbacks)),
         past_is_error=one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
@@ -207,6 +217,16 @@ def is_legacy(given: Mapping[str, str]) -> bool:
     lower = {name.lower(): value.strip() for name, value in given.items()}
     style = {"schemaStyle": lower.get("schemastyle", "default")}
     return one_of(style, "schemaStyle", ("default", "legacy")) == "legacy"
+
+
+def _check_filter(options: Mapping[str, str]) -> None:
+    for name, kind in (("tag", FilterKind.TAG), ("sql92", FilterKind.SQL92)):
+        try:
+            if options.get(name):
+                compile_filter(kind, options[name])
+        except IllegalFilter as error:
+            place = f", at character {error.position}" if error.position >= 0 else ""
+            raise illegal_option(name, options[name], f"{error.why}{place}") from error
 
 
 def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:

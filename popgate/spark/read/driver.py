@@ -16,7 +16,8 @@ from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options.source_options import SourceOptions, Where
-from popgate.spark.read.positions import ends_of, queues_of, starts_of, sure_ends
+from popgate.spark.read.compaction import minimums_of
+from popgate.spark.read.positions import earliest, ends_of, queues_of, starts_of, sure_ends
 from popgate.spark.read.read_plan import Range, Warn, check_ends, checked, planned, ranges_of
 from popgate.spark.read.recreated_queues import made_anew
 from popgate.spark.read.trigger_limits import Limits
@@ -27,6 +28,8 @@ Plan = list[list[Range]]
 _LONGEST_REST_S: Final = 5.0
 _MISSING_REST_S: Final = 1.0
 """Before it is looked again whether a topic is there."""
+_AWAY_S: Final = 60.0
+"""A topic does not exist either while all of its brokers are away, as when they restart."""
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -127,18 +130,31 @@ class Stream:
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """The plan between two offsets: the same ranges each time it is requested."""
         after = StreamOffset.decode(end)
-        begins = started(StreamOffset.decode(start), after)
+        begins, ends = started(StreamOffset.decode(start), after), dict(after.queues)
 
         def ask(client: QueueClient) -> Plan:
             # A batch that a process before this one began: nobody has looked at its queues since.
-            unseen = [
-                queue for queue, at in after.queues.items() if at > begins[queue] and queue not in self._seen
-            ]
+            unseen = [queue for queue, at in ends.items() if at > begins[queue] and queue not in self._seen]
             self._check_age(client, after, unseen)
             self._seen |= set(unseen)
-            return _plan(client, begins, after.queues, self._options, self._warn)
+            return _plan(client, begins, ends, self._options, self._warn)
 
-        return self._ask(ask)
+        passes_over = not self._options.fail_on_data_loss
+        while True:
+            try:
+                return self._ask(ask, wait_s=_AWAY_S if passes_over else 0.0)
+            except SparkSourceError as error:
+                cause = error.__cause__
+                if not isinstance(cause, TopicNotFound):
+                    raise
+                topic = cause.topic
+                sentence = (
+                    f"topic {topic}, of which a batch was begun, does not exist, or its brokers are away"
+                )
+                if not passes_over:
+                    raise data_loss(f"{sentence}: start the query again when it is there") from cause
+                self._warn(sentence)
+                ends = {queue: at for queue, at in ends.items() if queue.topic != topic}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the end of a batch as the group's positions, so that its lag can be monitored.
@@ -180,7 +196,7 @@ class Stream:
         self._seen = set(queues)
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
-        new = client.minimums([queue for queue in queues if queue not in before.queues])
+        new = earliest(client, [queue for queue in queues if queue not in before.queues])
         begins = {**before.queues, **new}
         if self._last is not None:
             # Where these begin was asked after where everything ends, and messages came in between.
@@ -213,9 +229,9 @@ class Stream:
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
         return queues_of(client, self._options, running=self.reported is not None)
 
-    def _ask(self, work: Callable[[QueueClient], T]) -> T:
+    def _ask(self, work: Callable[[QueueClient], T], *, wait_s: float = 0.0) -> T:
         # A topic that was there and is gone ends the query.
-        wait_s = 0.0 if self._seen else self._options.wait_for_topic_s
+        wait_s = max(wait_s, 0.0 if self._seen else self._options.wait_for_topic_s)
         return asked(self._options, work, connect=self._connect, wait_s=wait_s)
 
 
@@ -259,7 +275,7 @@ def _plan(
     warn: Warn,
 ) -> Plan:
     ranges = ranges_of(begins, ends)
-    minimums = client.minimums([each.queue for each in ranges])
+    minimums = minimums_of(client, {each.queue: each.begin for each in ranges})
     kept = checked(ranges, minimums, fail=options.fail_on_data_loss, warn=warn)
     return planned(
         kept,

@@ -17,6 +17,7 @@ from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import named
 from popgate.spark.options.source_columns import LEGACY, OF_THE_QUEUE
 from popgate.spark.options.source_options import SourceOptions
+from popgate.spark.read.compaction import is_compacted
 from popgate.spark.read.driver import Connect
 from popgate.spark.read.pull_size import PullSize
 from popgate.spark.read.read_plan import Range, Warn
@@ -169,6 +170,7 @@ def pulled(
     at, size = range_.begin, PullSize(most)
     # The first answer tells how large a part may be.
     at_once = 1
+    has_holes: bool | None = False
     found_by = now() + options.timeout_s
     while under_way or at < range_.end:
         while at < range_.end and len(under_way) < at_once:
@@ -193,7 +195,20 @@ def pulled(
             rest(_REST_S)
             under_way.appendleft(ask(begin, end, whole=is_whole))
             continue
-        reached = _reached(answer, range_, begin, options, warn)
+        reached, first = answer.next_offset, _first(answer)
+        if reached <= begin:
+            raise SparkSourceError(
+                Code.DATA_LOSS,
+                f"{named(range_.queue)} has no offset {begin} any more, it goes on at {reached}: it was made"
+                " anew, and needs a checkpoint, or a start, of its own",
+            )
+        has_moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
+        if first > begin and (has_moved or expression == "*"):
+            if has_holes is False:
+                has_holes = is_compacted(client, range_.queue.topic)
+            # Where nobody tells, offsets that are passed over may be those of a compacted topic.
+            if has_holes is False or (has_moved and has_holes is None):
+                _report_gap(range_, begin, first, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
         # Not before: whoever takes the rows may pause for longer than that.
         found_by = now() + options.timeout_s
@@ -213,23 +228,18 @@ def pulled(
                 under_way.appendleft(ask(reached, part.end))
 
 
-def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptions, warn: Warn) -> int:
-    """Where to go on. Raises SparkSourceError for a gap, or a queue that went back."""
-    place, reached = named(range_.queue), answer.next_offset
-    if reached <= begin:
-        raise SparkSourceError(
-            Code.DATA_LOSS,
-            f"{place} has no offset {begin} any more, it goes on at {reached}: it was made anew, and needs a"
-            " checkpoint, or a start, of its own",
-        )
-    if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-        sentence = (
-            f"{place} keeps nothing before {reached}: {begin} to {min(reached, range_.end) - 1} are gone"
-        )
-        if options.fail_on_data_loss:
-            raise data_loss(sentence)
-        warn(sentence)
-    return reached
+def _first(answer: PullAnswer) -> int:
+    """The offset of its first message, without which the one that it reached."""
+    return int.from_bytes(answer.body[20:28], "big") if answer.body else answer.next_offset
+
+
+def _report_gap(range_: Range, begin: int, end: int, options: SourceOptions, warn: Warn) -> None:
+    """Raises SparkSourceError, unless a loss of data is to be passed over."""
+    gone = f"{begin} to {min(end, range_.end) - 1} are gone"
+    sentence = f"{named(range_.queue)} keeps nothing before {end}: {gone}"
+    if options.fail_on_data_loss:
+        raise data_loss(sentence)
+    warn(sentence)
 
 
 def _batch(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
 from popgate.spark.options.source_options import EARLIEST, LATEST, Position, SourceOptions, Where
+from popgate.spark.read.compaction import minimums_of
 
 
 def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = False) -> list[QueuePlace]:
@@ -99,8 +100,13 @@ def sure_ends(client: QueueClient, begins: Offsets, ends: Offsets) -> dict[Queue
     return {**ends, **(client.maximums(behind, of_masters=True) if behind else {})}
 
 
+def earliest(client: QueueClient, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+    """The first offset that can be read, of each. Raises GatewayError."""
+    return minimums_of(client, dict.fromkeys(queues, 0))
+
+
 def _ends_of(client: QueueClient, where: Where, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
-    return client.minimums(queues) if where is Where.EARLIEST else client.maximums(queues)
+    return earliest(client, queues) if where is Where.EARLIEST else client.maximums(queues)
 
 
 def _resolved(
@@ -112,7 +118,7 @@ def _resolved(
     _check_known(position.offsets, queues, option)
     requested = {queue: position.offsets.get(queue, absent) for queue in queues}
     maximums = client.maximums(queues)
-    minimums = client.minimums([queue for queue, offset in requested.items() if offset == EARLIEST])
+    minimums = earliest(client, [queue for queue, offset in requested.items() if offset == EARLIEST])
     resolved = {}
     for queue, offset in requested.items():
         if offset > maximums[queue]:
@@ -138,7 +144,7 @@ def _by_time(
         times = dict.fromkeys(queues, position.time_ms)
     offsets = client.offsets_at(times)
     rest = [queue for queue in queues if queue not in times]
-    offsets |= client.minimums(rest) if edge == "start" else client.maximums(rest)
+    offsets |= earliest(client, rest) if edge == "start" else client.maximums(rest)
     if edge == "start" and options.past_is_error:
         maximums = client.maximums(list(times))
         late = [queue for queue in times if offsets[queue] >= maximums[queue]]

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from popgate.errors import PeerWireError
+from popgate.errors import PeerWireError, Unsupported
 from popgate.spark.options.source_columns import ALL_PROPERTIES
 from popgate.wire.messages import properties as names
-from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.compression import compression_of, decompress
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import RESERVED, TRANSIENT_PREFIX
 from popgate.wire.messages.records import (
@@ -147,7 +147,7 @@ class Records:
         left = _LARGEST_BODIES
         for row in np.flatnonzero(self._sys & COMPRESSED).tolist():
             try:
-                bodies[row] = decompress(bodies[row], min(_LARGEST_BODY, left))
+                bodies[row] = _unpacked(bodies[row], min(_LARGEST_BODY, left))
             except PeerWireError as error:
                 # Which of the two it is shows when there are fewer of them.
                 fewer = left < _LARGEST_BODY and len(self) > 1
@@ -286,6 +286,22 @@ def halves(data: bytes) -> tuple[bytes, bytes]:
     starts = _starts(data)
     middle = starts[len(starts) // 2]
     return data[:middle], data[middle:]
+
+
+def _unpacked(body: bytes, limit: int) -> bytes:
+    """As `decompress`, without its packages too: executors may have Arrow alone."""
+    try:
+        return decompress(body, limit)
+    except Unsupported:
+        kind = compression_of(body)
+    assert kind is not None  # noqa: S101 - a package of its own is for a kind that is known
+    try:
+        plain: bytes = pa.CompressedInputStream(pa.BufferReader(body), kind.value).read(limit + 1)
+    except OSError as error:
+        raise PeerWireError(f"the {kind.value} body is damaged: {error}") from error
+    if len(plain) > limit:
+        raise PeerWireError(f"the {kind.value} body unpacks to more than {limit} bytes")
+    return plain
 
 
 def _starts(data: bytes) -> list[int]:

@@ -14,8 +14,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, StructType
 
+from popgate.spark import source as source_module
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.source import RocketMQDataSource, RocketMQStreamReader
+from popgate.spark.source import RangePartition, RocketMQDataSource, RocketMQStreamReader
 
 SCHEMA = StructType().add("body", BinaryType())
 
@@ -78,3 +79,12 @@ def test_a_batch_that_is_done_moves_the_positions(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reader._stream, "commit", done.append)
     reader.commit({"v": 1})
     assert done == [{"v": 1}]
+
+
+def test_a_batch_without_messages_has_a_task_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no partition, Spark reads one that it makes itself."""
+    monkeypatch.setattr(source_module, "batch_plan", lambda options, warn: [])
+    reader = RocketMQDataSource({"endpoints": "a:1", "topic": "t"}).reader(schema=SCHEMA)
+    [partition] = reader.partitions()
+    assert isinstance(partition, RangePartition)
+    assert list(reader.read(partition)) == []

@@ -82,6 +82,15 @@ def test_what_matters_is_found_far_from_the_end_and_after_a_compaction() -> None
     assert (opened.batch, opened.again) == (7, True)
 
 
+def test_what_retention_takes_of_the_log_beside_is_still_known() -> None:
+    """RocketMQ tells the minimum of that log, and keeps in the compacted topic what is older."""
+    broker = Broker()
+    ledger = broker.ledger()
+    ledger.finish(ledger.open(), "q", 7, 5, 6)
+    broker.minimums[QUEUE] = len(broker.bodies(LEDGER))
+    assert broker.ledger().open().batch == 7
+
+
 def test_an_opening_takes_the_sink_from_whoever_had_it() -> None:
     broker = Broker()
     ledger = broker.ledger()

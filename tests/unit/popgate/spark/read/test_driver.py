@@ -401,6 +401,58 @@ def test_what_is_gone_is_refused_or_passed_over() -> None:
     assert told.value.code is Code.DATA_LOSS
 
 
+def test_in_a_compacted_topic_a_higher_minimum_is_no_loss() -> None:
+    queues = Queues(A=(4, 10))
+    queues.is_compacted = True
+    query = stream(queues)
+    start = query.initial()
+    assert batches_of(query, start)[0] == [Range(A, 0, 10)]
+    before = query.latest(start)
+    queues.bounds = {A: (12, 14), B: (3, 5)}
+    assert batches_of(stream(queues), kept(before))[0] == [Range(A, 10, 14), Range(B, 0, 5)]
+
+
+class Deleted(Queues):
+    """Topics that are asked for, and are not there, are told as a gateway tells them."""
+
+    @contextmanager
+    def connect(self, options: SourceOptions) -> Iterator[QueueClient]:
+        try:
+            yield cast("QueueClient", self)
+        except TopicNotFound as error:
+            raise SparkSourceError(Code.GATEWAY, f"TOPIC_NOT_FOUND: {error.sentence}") from error
+
+    def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        for queue in queues:
+            if queue not in self.bounds:
+                raise TopicNotFound(queue.topic)
+        return super().minimums(queues)
+
+
+def test_a_topic_that_was_deleted_while_a_batch_of_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch stands in the checkpoint: a query could not go on from it any more."""
+    rests: list[float] = []
+    monkeypatch.setattr(driver_module, "asked", partial(asked, rest=rests.append))
+    other = QueuePlace("u", "broker-a", 0)
+    queues = Deleted(A=(0, 10))
+    queues.bounds[other] = (0, 5)
+    begun = stream(queues, topic="t,u")
+    start, end = begun.initial(), begun.latest(begun.initial())
+    del queues.bounds[other]
+    with pytest.raises(SparkSourceError, match=r"topic u, of which.*failOnDataLoss=false") as refused:
+        begun.plan(start, end)
+    assert (refused.value.code, rests) == (Code.DATA_LOSS, [])
+    # Of those that Spark shows one code alone.
+    assert isinstance(refused.value.__cause__, TopicNotFound)
+
+    said: list[str] = []
+    query = stream(queues, said.append, topic="t,u", failOnDataLoss="false")
+    assert query.plan(start, kept(end)) == [[Range(A, 0, 10)]]
+    # Its brokers may only be away for a while.
+    assert sum(rests) == 60
+    assert [sentence.partition(",")[0] for sentence in said] == ["topic u"]
+
+
 def test_available_now_ends_where_everything_ended() -> None:
     queues = Queues(A=(0, 10))
     # As many at least are waited for by no stream that has an end.

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
-from popgate.model import Bounds
+from popgate.model import CLEANUP_POLICY, COMPACTION, Bounds
 from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options.source_options import SourceOptions, read_source_options
 from popgate.spark.read.partition_reader import batches, pulled, tick_row, whole
 from popgate.spark.read.read_plan import Range
+from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.messages.compression import compress_zlib
 from popgate.wire.messages.hosts import NOWHERE
@@ -51,11 +52,18 @@ class Broker:
     forgotten: list[int] = field(default_factory=list)
     body_size: int = 0
     has_master: bool = True
+    is_compacted: bool = True
+    looks: int = 0
+    """How often the settings of the topic were asked for."""
 
     def maximums(self, queues: list[QueuePlace], *, of_masters: bool) -> dict[QueuePlace, int]:
         if of_masters and not self.has_master:
             raise BrokerUnavailable("broker broker-a has no master now")
         return dict.fromkeys(queues, self.end)
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        self.looks += 1
+        return TopicConfig(topic, attributes={CLEANUP_POLICY: COMPACTION} if self.is_compacted else {})
 
     @property
     def connection(self) -> Broker:
@@ -436,7 +444,7 @@ def test_what_a_slave_lacked_is_read_when_its_master_is_back() -> None:
 @pytest.mark.parametrize("depth", ["1", "8"])
 def test_a_gap_is_refused_or_passed_over_with_a_warning(depth: str) -> None:
     def broker() -> Broker:
-        return queue_of(range(50, 100), begin=50)
+        return queue_of(range(50, 100), begin=50, is_compacted=False)
 
     with pytest.raises(SparkSourceError, match="keeps nothing before 50: 10 to 49 are gone") as told:
         read(broker(), 10, 90, pullPipeline=depth)
@@ -451,7 +459,7 @@ def test_a_gap_is_refused_or_passed_over_with_a_warning(depth: str) -> None:
 
 def test_a_gap_that_swallows_the_range_leaves_nothing() -> None:
     warnings: list[str] = []
-    broker = queue_of(range(50, 100), begin=50)
+    broker = queue_of(range(50, 100), begin=50, is_compacted=False)
     found = batches(
         [Range(QUEUE, 10, 20)],
         LEAN,
@@ -461,6 +469,37 @@ def test_a_gap_that_swallows_the_range_leaves_nothing() -> None:
     )
     assert offsets_of(list(found)) == []
     assert "10 to 19 are gone" in warnings[0]
+
+
+@pytest.mark.parametrize("depth", ["1", "4"])
+def test_what_is_removed_before_the_minimum_says_so_is_a_loss(depth: str) -> None:
+    """For seconds a broker passes over what it has removed, and tells the old minimum."""
+
+    def broker() -> Broker:
+        return queue_of([*range(7), *range(40, 60)], is_compacted=False)
+
+    with pytest.raises(SparkSourceError, match="keeps nothing before 40: 7 to 39 are gone") as told:
+        read(broker(), 3, 50, pullBatchSize="4", pullPipeline=depth)
+    assert told.value.code is Code.DATA_LOSS
+
+    warnings: list[str] = []
+    lax = options(failOnDataLoss="false", pullBatchSize="4", pullPipeline=depth)
+    found = batches([Range(QUEUE, 3, 50)], LEAN, lax, warnings.append, connect=to(broker()))
+    assert offsets_of(list(found)) == [*range(3, 7), *range(40, 50)]
+    assert len(warnings) == 1
+
+
+def test_where_a_filter_passes_over_messages_nothing_is_asked() -> None:
+    broker = queue_of([*range(7), *range(40, 60)], is_compacted=False)
+    assert offsets_of(read(broker, 0, 50, tag="odd")) == [1, 3, 5, *range(41, 50, 2)]
+    assert broker.looks == 0
+
+
+def test_in_a_compacted_topic_an_offset_that_moved_is_no_loss() -> None:
+    there = [*range(50, 60), *range(70, 80), 88, 89]
+    broker = queue_of(there, begin=50)
+    assert offsets_of(read(broker, 10, 90, pullBatchSize="5", pullPipeline="1")) == there
+    assert broker.looks == 1
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

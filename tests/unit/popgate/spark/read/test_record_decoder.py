@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import struct
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +18,7 @@ from popgate.errors import PeerWireError
 from popgate.spark.options.source_columns import ALL_PROPERTIES, COLUMNS, OF_THE_QUEUE
 from popgate.spark.read.record_decoder import Records
 from popgate.wire.messages import properties as names
-from popgate.wire.messages.compression import compress_zlib
+from popgate.wire.messages.compression import compress_lz4, compress_zlib, compress_zstd
 from popgate.wire.messages.hosts import host_text, pack_host
 from popgate.wire.messages.records import (
     BORN_HOST_V6,
@@ -229,6 +231,24 @@ def test_compressed_bodies_are_unpacked_and_others_left_alone() -> None:
     plain = b"much of the same " * 100
     packed = compress_zlib(plain)
     assert column("body", record(body=packed, sys_flag=COMPRESSED), record(body=packed)) == [plain, packed]
+
+
+@pytest.mark.parametrize("compress", [compress_lz4, compress_zstd])
+def test_bodies_are_unpacked_without_packages_too(
+    compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors may have neither lz4 nor zstandard."""
+    plain = b"much of the same " * 100
+    packed = compress(plain)
+    for name in ("lz4", "lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert column("body", record(body=packed, sys_flag=COMPRESSED)) == [plain]
+    for damaged in (packed[:-9], packed[:4] + bytes(9)):
+        with pytest.raises(PeerWireError, match=r"body is (damaged|cut off)"):
+            column("body", record(body=damaged, sys_flag=COMPRESSED))
+    monkeypatch.setattr("popgate.spark.read.record_decoder._LARGEST_BODY", len(plain) - 1)
+    with pytest.raises(PeerWireError, match="unpacks to more than 1699 bytes"):
+        column("body", record(body=packed, sys_flag=COMPRESSED))
 
 
 def test_a_body_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
