@@ -850,6 +850,14 @@ class TestRetries:
         properties = {**self.PROPERTIES, **users, "__SHARDINGKEY": "g"}
         await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
 
+    async def test_its_message_group_may_be_of_any_length(self, stage: Stage, caller: Caller) -> None:
+        """A producer that is connected to a cluster itself has no limit."""
+        properties = {**self.PROPERTIES, "__SHARDINGKEY": "g" * 100}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
+        await stage.pass_s(11)
+        (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        assert decode_properties(message.properties)["__SHARDINGKEY"] == "g" * 100
+
     async def test_a_group_that_cannot_be_is_refused(self, caller: Caller) -> None:
         answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "CID_RMQ_SYS_x", 0), b"body")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
