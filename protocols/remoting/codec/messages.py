@@ -166,7 +166,8 @@ def message_in(
     if len(block) > LONGEST_BLOCK:
         raise PropertiesTooLarge(len(block), LONGEST_BLOCK, "bytes of properties")
     properties = split_properties(block)
-    if len(block) > limits.max_properties_bytes or len(properties) > limits.max_properties:
+    large = len(block) > limits.max_properties_bytes or len(properties) > limits.max_properties
+    if large and not topic.startswith(RETRY_PREFIX):  # what was taken once may come again
         _check_sizes(properties, limits)
     unique = properties.get(_UNIQ_KEY)
     if unique is None:

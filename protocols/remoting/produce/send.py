@@ -148,6 +148,7 @@ class SendHandler:
         ]
         if again:
             _tell_most(messages[0], head)
+            messages[0].message_group = ""  # it stands among its properties, and chooses no queue here
             messages[0].deliver_at_ms = min(messages[0].deliver_at_ms, now_ms + limits.max_delay_ms)
         for message in messages:
             if b"CORRELATION_ID" in message.properties:

@@ -844,6 +844,20 @@ class TestRetries:
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
 
+    async def test_it_is_not_too_large_now_if_it_was_not_before(self, stage: Stage, caller: Caller) -> None:
+        """Over gRPC a message group and a trace context are no properties of the user."""
+        users = {f"p{number}": "x" for number in range(stage.processor.limits.max_properties)}
+        properties = {**self.PROPERTIES, **users, "__SHARDINGKEY": "g"}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
+
+    async def test_its_message_group_may_be_of_any_length(self, stage: Stage, caller: Caller) -> None:
+        """A producer that is connected to a cluster itself has no limit."""
+        properties = {**self.PROPERTIES, "__SHARDINGKEY": "g" * 100}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
+        await stage.pass_s(11)
+        (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        assert decode_properties(message.properties)["__SHARDINGKEY"] == "g" * 100
+
     async def test_a_group_that_cannot_be_is_refused(self, caller: Caller) -> None:
         answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "CID_RMQ_SYS_x", 0), b"body")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
