@@ -24,10 +24,25 @@ pytestmark = [pytest.mark.timeout(LONGEST_S)]
 Named = Callable[[str], str]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
+COMPACTION = {"cleanup.policy": "COMPACTION"}
 
 
 def table(spark: Any, gateway: GatewayProcess, topic: str) -> Any:
     return spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic=topic).load()
+
+
+def make(gateway: GatewayProcess, name: str, **settings: Any) -> None:
+    data, kind = json.dumps({"name": name, **settings}).encode(), {"content-type": "application/json"}
+    request = urllib.request.Request(f"{gateway.admin}/api/topics", data, kind)
+    urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+
+
+def forget_last(checkpoint: Path) -> None:
+    """As after a crash between the sink's last acknowledgement and Spark's note of it."""
+    commits = checkpoint / "commits"
+    last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -159,14 +174,38 @@ def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_cop
     send(read, 20, 26)
     assert run() == [6]
     assert found() == sent(26)
-    # As after a crash between the sink's last acknowledgement and Spark's note of it.
-    commits = tmp_path / "commits"
-    last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
-    for name in (f"{last}", f".{last}.crc"):
-        (commits / name).unlink(missing_ok=True)
+    forget_last(tmp_path)
     assert run() == [6]
     assert found() == sent(26)
     assert table(spark, gateway, written).count() == (26 if stores_ids_once else 32)
+
+
+def test_the_last_count_of_each_key_stays_in_complete_mode(
+    spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+) -> None:
+    """In a compacted topic, to which the whole result goes each time."""
+    read, state = own("counted"), own("state")
+    make(gateway, state, attributes=COMPACTION)
+
+    def run() -> list[int]:
+        stream = spark.readStream.schema("body binary, tag string").format("rocketmq")
+        stream.options(endpoints=gateway.endpoint, topic=read, startingOffsets="earliest")
+        counts = stream.load().groupBy("tag").count().selectExpr("tag keys", "string(count) body")
+        writer = counts.writeStream.format("rocketmq").options(endpoints=gateway.endpoint, topic=state)
+        return finished(writer.outputMode("complete").option("checkpointLocation", str(tmp_path)))
+
+    def last() -> dict[str, str]:
+        rows = table(spark, gateway, state).selectExpr("keys[0] key", "string(body) body", "queue_offset")
+        return {row.key: row.body for row in sorted(rows.collect(), key=lambda row: row.queue_offset)}
+
+    send(read, 0, 20)
+    assert run() == [20]
+    send(read, 20, 26)
+    assert run() == [6]
+    assert last() == {"t0": "7", "t1": "7", "t2": "6", "t3": "6"}
+    forget_last(tmp_path)
+    assert run() == [6]
+    assert last() == {"t0": "7", "t1": "7", "t2": "6", "t3": "6"}
 
 
 @ON_BOTH
@@ -174,13 +213,8 @@ def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch
     spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
 ) -> None:
     booked, books, once_topic, halves_topic = (own(name) for name in ("booked", "books", "once", "halves"))
-    for told in (
-        {"name": books, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
-        {"name": halves_topic, "types": ["TRANSACTION"]},
-    ):
-        data, kind = json.dumps(told).encode(), {"content-type": "application/json"}
-        request = urllib.request.Request(f"{gateway.admin}/api/topics", data, kind)
-        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+    make(gateway, books, queues=1, attributes=COMPACTION)
+    make(gateway, halves_topic, types=["TRANSACTION"])
     send(booked, 0, 20)
     stream = spark.readStream.schema("body binary, tag string").format("rocketmq")
     stream.options(endpoints=gateway.endpoint, topic=booked, startingOffsets="earliest")
@@ -207,11 +241,7 @@ def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch
     # The last opening of each, after compaction; had one been made twice, it would say so.
     assert {row.get("batch") for row in opened} >= {0}
     assert not any(row["again"] for row in opened)
-    # As after a death between the ledger's note and Spark's.
     for name in ("once", "halves"):
-        commits = tmp_path / name / "commits"
-        last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
-        for file in (f"{last}", f".{last}.crc"):
-            (commits / file).unlink(missing_ok=True)
+        forget_last(tmp_path / name)
     assert finished(once) == finished(halves) == [8]
     assert bodies(once_topic) == bodies(halves_topic) == Counter(b"body %d" % number for number in range(20))
