@@ -61,8 +61,9 @@ _ALWAYS: Final = frozenset(
 
 
 def schema_text(*, legacy: bool) -> str:
-    """All columns, as Spark's DDL has them."""
-    return ", ".join(f"{name} {kind}" for name, kind in _types(legacy).items())
+    """All columns, as Spark's DDL has them: what a plain timestamp is there, is a matter of a setting."""
+    kinds = _types(legacy).items()
+    return ", ".join(f"{name} {kind.replace('timestamp', 'timestamp_ltz')}" for name, kind in kinds)
 
 
 def check_columns(asked: Iterable[tuple[str, str, bool]], *, legacy: bool, ticks: bool = False) -> None:

@@ -30,10 +30,11 @@ def test_the_schema_is_that_of_the_style() -> None:
     def schema(**given: str) -> str:
         return RocketMQDataSource({"endpoints": "a:1", "topic": "t", **given}).schema()
 
-    assert "message_type string, delivery_timestamp timestamp" in schema()
+    # In plain words it would be another type where spark.sql.timestampType says so.
+    assert "message_type string, delivery_timestamp timestamp_ltz" in schema()
     assert schema(schemastyle="legacy") == (
         "topic string, flag int, body binary, properties string, brokerName string, queueId int,"
-        " queueOffset bigint, bornTimestamp timestamp, storeTimestamp timestamp"
+        " queueOffset bigint, bornTimestamp timestamp_ltz, storeTimestamp timestamp_ltz"
     )
     assert stream(schemaStyle="default")
     with pytest.raises(SparkSourceError, match="did you mean queueId"):
