@@ -267,7 +267,7 @@ class Sender:
             lot.opaque = lot.start(client, lot.to, once=once, half=self._half)
             lot.client = client
         except GatewayError as error:
-            if error.fault not in PASSING:
+            if not self._may_pass(error, lot):
                 raise self._lost(error, lot) from error
             lot.why = error
         except LocalWireError as error:
@@ -295,7 +295,7 @@ class Sender:
                     raise lot.why or BrokerUnavailable("the gateway was not reached")
                 answer = lot.client.finish_send(lot.opaque, lot.to, timeout_s=self._options.timeout_s)
             except GatewayError as error:
-                if error.fault not in PASSING or lot.times > self._retries:
+                if not self._may_pass(error, lot) or lot.times > self._retries:
                     raise self._lost(error, lot) from error
                 # What went by a connection that another one has replaced need not rest.
                 if lot.client is None or lot.client is self._client:
@@ -363,6 +363,10 @@ class Sender:
                 self._rest_after(error, times)
 
     # -- failures ---------------------------------------------------------------------------------
+
+    def _may_pass(self, error: GatewayError, lot: Lot) -> bool:
+        # A topic that was there is not while all of its brokers are away, as when they restart.
+        return error.fault in PASSING or (isinstance(error, TopicNotFound) and lot.topic in self._compacted)
 
     def _lost(self, error: GatewayError, lot: Lot) -> SparkSourceError:
         rows = f"row {lot.first}" if lot.first == lot.last else f"rows {lot.first} to {lot.last}"

@@ -393,6 +393,24 @@ def test_a_topic_that_is_not_there_and_not_made_is_told() -> None:
         gateway.write(rows(0))
 
 
+def test_a_topic_whose_brokers_restart_is_waited_for() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, [TopicNotFound("t"), TopicNotFound("t")])
+    assert gateway.write(rows(*range(4)), sendBatchRows="2", sendInFlight="1") == 4
+    assert sizes(gateway) == [2, 2, 2, 2]
+    assert gateway.rests == [0.1, 0.2]
+
+
+def test_a_topic_that_is_gone_is_told_after_all_attempts() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, [TopicNotFound("t")])
+    with gateway.sender(**{"send.numRetries": "3"}) as sender, pytest.raises(
+        SparkSourceError, match=r"TOPIC_NOT_FOUND: .*, tried 4 times"
+    ):
+        sender.add(*rows(0))
+        gateway.topics.clear()
+        sender.finish()
+    assert len(gateway.sends) == 1
+
+
 def test_a_topic_that_takes_nothing_is_told() -> None:
     gateway = Gateway({"t": {}})
     with pytest.raises(SparkSourceError, match="FORBIDDEN: topic t has no queue that may be written to"):
