@@ -223,7 +223,7 @@ QueueOffsets = dict[tuple[str, int], int]
 class Route:
     """The queues of a topic and the message types that it accepts; empty `message_types`: all types.
 
-    `tombstones`: messages without a body are accepted, which delete the stored message of their key.
+    `tombstones`: it is compacted: messages have keys, and one without a body deletes that of its key.
     """
 
     topic: str

@@ -23,7 +23,17 @@ from popgate.errors import (
     TooManyRequests,
 )
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
-from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage, TopicConfig
+from popgate.model import (
+    CLEANUP_POLICY,
+    COMPACTION,
+    FilterKind,
+    Message,
+    MessageType,
+    Permission,
+    Sent,
+    StoredMessage,
+    TopicConfig,
+)
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
@@ -508,6 +518,20 @@ class TestBatches:
         answer = await self.send(caller, batch_of(*[b"x"] * most) + bad, topic="typed")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert await stored(stage, "typed") == []
+
+    @pytest.mark.parametrize("more", [1, 1_024])
+    @pytest.mark.parametrize("group", ["", "g"])
+    async def test_of_a_compacted_batch_with_a_message_without_a_key_none_is(
+        self, stage: Stage, caller: Caller, more: int, group: str
+    ) -> None:
+        """Packed, decoded, or in parts: stored with the others."""
+        await stage.topic("state", attributes={CLEANUP_POLICY: COMPACTION})
+        bad = {"__SHARDINGKEY": group}
+        body = batch_of(*[b"x"] * more, KEYS="k") + batch_of(b"x", **bad)
+        answer = await self.send(caller, body, topic="state")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "has no key" in answer.remark
+        assert await stored(stage, "state") == []
 
     async def test_the_answer_to_the_largest_batch_fits_into_a_frame(
         self, stage: Stage, caller: Caller
