@@ -868,6 +868,18 @@ class TestRetries:
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
 
+    async def test_one_of_a_broadcast_group_comes_again_to_its_client(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """As what is sent back, which is of one client."""
+        await stage.group(broadcast=True)
+        await caller.ok(SHORT, self.fields(1), b"body")
+        await stage.pass_s(11)
+        await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        pull = Pull(self.TOPIC, "popgate", 0, 0, "readers")
+        assert len((await stage.processor.pull(caller.context, pull)).messages) == 1
+        assert len((await stage.processor.pull(Context(client_id="another@1"), pull)).messages) == 0
+
     async def test_it_is_not_too_large_now_if_it_was_not_before(self, stage: Stage, caller: Caller) -> None:
         """Over gRPC a message group and a trace context are no properties of the user."""
         users = {f"p{number}": "x" for number in range(stage.processor.limits.max_properties)}
