@@ -143,7 +143,8 @@ class SendHandler:
         ]
         if again:
             _tell_more(messages[0], head, member)
-            messages[0].message_group = ""  # it stands among its properties, and chooses no queue here
+            # They stand among its properties, and choose nothing here.
+            messages[0].message_group = messages[0].lite_topic = ""
             messages[0].deliver_at_ms = min(messages[0].deliver_at_ms, now_ms + limits.max_delay_ms)
         for message in messages:
             if b"CORRELATION_ID" in message.properties:

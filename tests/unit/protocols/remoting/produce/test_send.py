@@ -894,6 +894,17 @@ class TestRetries:
         (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
         assert decode_properties(message.properties)["__SHARDINGKEY"] == "g" * 100
 
+    @pytest.mark.parametrize(("body", "more"), [(b"", {}), (b"body", {"__LITE_TOPIC": "room"})])
+    async def test_it_may_be_a_tombstone_or_of_a_lite_topic(
+        self, stage: Stage, caller: Caller, body: bytes, more: dict[str, str]
+    ) -> None:
+        """A consumer of a compacted topic is given the first, one of a topic of lite topics the second."""
+        properties = {**self.PROPERTIES, **more}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), body)
+        await stage.pass_s(11)
+        (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        assert message.body == body
+
     async def test_a_group_that_cannot_be_is_refused(self, caller: Caller) -> None:
         answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "CID_RMQ_SYS_x", 0), b"body")
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
