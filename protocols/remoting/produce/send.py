@@ -390,7 +390,7 @@ def _digits(text: str) -> bytes:
 
 
 def _tell_more(message: Message, head: Head, member: str) -> None:
-    """How often a message may come again is asked of its properties, where most clients tell it, too."""
+    """How often a message may come again, and to whom, is asked of its properties; most tell the first."""
     most, block = head.most_reconsumed, message.properties
     if most is not None and most >= 0 and find_property(block, _MOST) is None:
         block = set_property(block, _MOST, b"%d" % most)
