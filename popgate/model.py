@@ -69,11 +69,10 @@ class Message:
     """A message on its way in.
 
     A door fills in the fields; `processors.produce.message_checks` checks them and makes `properties`, the
-    block that is stored. A door that has the block already (remoting) gives it, and lifts the
-    fields that decide something out of it. `queue_id` -1 and an empty `broker` leave the choice
-    of the queue to the gateway. `deliver_at_ms` 0: at once. `sys_flag` has RocketMQ's bits.
-    `lite_topic`: the light queue within the topic that it goes to. `priority` None: it has none.
-    `may_come_again`: who sent it may send it again on purpose, under the same id: each is stored.
+    block that is stored. A door that has the block already (remoting) gives it, and lifts the fields that
+    decide something out of it. `queue_id` -1 and an empty `broker` leave the choice of the queue to the
+    gateway. `deliver_at_ms` 0: at once. `sys_flag` has RocketMQ's bits. `lite_topic`: the light queue within
+    the topic that it goes to. `priority` None: none. `may_come_again`: one more under its id is stored, too.
     """
 
     topic: str
@@ -223,7 +222,7 @@ QueueOffsets = dict[tuple[str, int], int]
 class Route:
     """The queues of a topic and the message types that it accepts; empty `message_types`: all types.
 
-    `tombstones`: messages without a body are accepted, which delete the stored message of their key.
+    `tombstones`: it is compacted: messages have keys, and one without a body deletes that of its key.
     """
 
     topic: str
@@ -327,7 +326,7 @@ class SendBack:
     `broker` and `commit_offset` are where it was pulled. `delay_level`: RocketMQ's, from 1; 0: 3 plus the
     number of earlier redeliveries; below 0: it becomes a dead letter. `max_attempts`: total number of
     deliveries; None: the group's. The origin fields are the consumer's and unverified. `store_host`: where
-    clients find the broker that stores the message, if that is another address than the broker's own.
+    clients find the broker, if not at its own address. `member`: the property RETRY_MEMBER of the copy.
     """
 
     group: str
@@ -338,6 +337,7 @@ class SendBack:
     origin_topic: str = ""
     origin_message_id: str = ""
     store_host: str = ""
+    member: str = ""
 
 
 @dataclass(slots=True)

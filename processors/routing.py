@@ -29,7 +29,7 @@ from popgate.errors import (
 )
 from popgate.lite import takes_lite_topics
 from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
-from popgate.naming import MEMBER_PREFIX, is_derived_topic, is_system_topic
+from popgate.naming import MEMBER_PREFIX, RETRY_PREFIX, is_derived_topic, is_system_topic
 from processors.limits import Limits
 from processors.observer import Observer
 from processors.requests import Assignments
@@ -147,11 +147,12 @@ class Routing:
     async def for_tombstones(self, topic: str, limits: Limits, refusal: GatewayError) -> Limits:
         """The limits for messages to a topic that takes some without a body, when they were refused for that.
 
-        Else raises the refusal. A topic that is not there takes none, and is not made.
+        Else raises the refusal. A topic that is not there takes none, and is not made. One for retries takes
+        what its group has been given.
         """
         if refusal.fault is Fault.BODY_EMPTY:
             try:
-                tombstones = (await self._broker.route(topic)).tombstones
+                tombstones = topic.startswith(RETRY_PREFIX) or (await self._broker.route(topic)).tombstones
             except GatewayError:
                 raise refusal from None
             if tombstones:

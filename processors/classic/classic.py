@@ -13,6 +13,7 @@ from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.naming import check_group, check_topic, pop_retry_origin, retry_topic
 from processors.core import ProcessorCore
+from processors.members.broadcast import member_of
 from processors.observer import Latest, Watch
 from processors.produce.message_checks import check_message, finish_message
 
@@ -65,7 +66,7 @@ class ClassicRequests:
                 raise BadRequest(f"the commit log offset {request.commit_offset} is out of range")
             if not -_HIGHEST <= request.delay_level < _HIGHEST:
                 raise BadRequest(f"the delay level {request.delay_level} is out of range")
-            await self._routing.group(group)
+            request = replace(request, member=member_of(context, await self._routing.group(group)))
             if not self._permits_all:
                 await self._check_place(context, request)
             await self._broker.send_back(context, request)
@@ -137,15 +138,15 @@ class ClassicRequests:
         """
         self._permit(context, Action.SUBSCRIBE, group=check_group(group))
 
-    async def prepare_group(self, context: Context, group: str) -> None:
+    async def prepare_group(self, context: Context, group: str) -> str:
         """Create the group on first use, where that is allowed, and its topic `%RETRY%group`.
 
-        A consumer asks for the route of that topic right after its first heartbeat.
+        A consumer asks for the route of that topic right after its first heartbeat. Returns `member_of`.
         Raises IllegalGroup, GroupNotFound, TooManyRequests.
         """
         with self._watch_members:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
-            await self._routing.group(group)
+            config = await self._routing.group(group)
             topic = retry_topic(group)
             try:
                 await self._routing.route(topic)
@@ -153,6 +154,7 @@ class ClassicRequests:
                 with contextlib.suppress(AlreadyExists):
                     await self._broker.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
                 self._routing.forget_topic(topic)
+        return member_of(context, config)
 
     async def reply(self, context: Context, message: Message) -> Sent:
         """Hand a reply to the client that its property REPLY_TO_CLIENT names, wherever it is connected.

@@ -12,9 +12,10 @@ from popgate.messages.stored_records import body_bytes
 from popgate.model import (
     Pulled,
 )
-from popgate.naming import check_group
+from popgate.naming import check_group, retry_topic
 from processors.consume.receive_rules import check_enabled, wait_until
 from processors.core import ProcessorCore, check_queue_id, readable
+from processors.members.broadcast import member_of, own_retries
 from processors.observer import Watch
 from processors.requests import Pull
 
@@ -48,7 +49,11 @@ class Puller:
             wait_s = request.wait_s
             until = None if wait_s is None else wait_until(context, wait_s, self._limits, began)
             if group is not None:
-                check_enabled(await self._routing.group(group))
+                config = await self._routing.group(group)
+                check_enabled(config)
+                member = member_of(context, config)
+                if member and topic == retry_topic(group):
+                    passing = own_retries(member)
             await self._routing.route(topic)
             max_bytes = min(max(request.max_bytes, 1), self._limits.max_pull_bytes)
             if context.allowance is not None:

@@ -19,10 +19,12 @@ from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFound, TooManyRequests
+from popgate.filters.compiled import compile_filter
 from popgate.groups.group_config import BROADCAST_GROUP
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import GroupConfig
+from popgate.model import Filter, FilterKind, GroupConfig
 from popgate.naming import MEMBER_PREFIX, member_group
+from popgate.wire.messages.properties import RETRY_MEMBER
 from processors.routing import Routing
 
 BROADCAST_CLIENT = "popgate.broadcast.client"
@@ -79,9 +81,9 @@ class BroadcastGroups:
         """
         if not group.broadcast:
             return group.name
-        if not context.client_id:
+        name = member_of(context, group)
+        if not name:
             raise BadRequest(f"group {group.name} is a broadcast group: a receive needs a client id")
-        name = member_group(group.name, _digest(context.client_id))
         known = self._known.get(name)
         if known is None or _changed(known.config, group) or self._clock.monotonic() >= known.until:
             await self._see(name, context.client_id, group)
@@ -94,9 +96,7 @@ class BroadcastGroups:
     async def of(self, context: Context, group: str) -> str:
         """The group that this client's deliveries, or positions, of `group` belong to; nothing is made."""
         config = await self._routing.known(group)
-        if config is None or not config.broadcast or not context.client_id:
-            return group
-        return member_group(group, _digest(context.client_id))
+        return (member_of(context, config) if config is not None else "") or group
 
     async def members(self, group: str) -> list[Member]:
         """Who has received as this broadcast group and was not forgotten, by client id."""
@@ -213,6 +213,22 @@ class BroadcastGroups:
                 continue  # gone already, or the next sweep tries again
             deleted += 1
         return deleted
+
+
+def member_of(context: Context, group: GroupConfig) -> str:
+    """The member group of the caller, which may be yet to be made; empty: it is no client of such a group."""
+    if not group.broadcast or not context.client_id:
+        return ""
+    return member_group(group.name, _digest(context.client_id))
+
+
+def own_retries(member: str) -> Filter:
+    """Passes what a client gave back itself, of all that lies in the retry topic of its broadcast group.
+
+    If each client got what any of them gave back, of one that all fail to process there would be as many
+    copies as clients, and after the next attempt as many for each of these.
+    """
+    return compile_filter(FilterKind.SQL92, f"{RETRY_MEMBER} IS NULL OR {RETRY_MEMBER} = '{member}'")
 
 
 def check_broadcast(config: GroupConfig) -> None:

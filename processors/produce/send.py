@@ -8,6 +8,7 @@ from dataclasses import replace
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
 from popgate.kinds import Action
+from popgate.messages.compaction_key import check_compactable
 from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Queue, Sent
 from popgate.naming import check_topic
@@ -61,9 +62,11 @@ class Sender:
                     check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
             route = await self._routing.route(topic, system=system)
             place(messages, route, self._pick(), began, check_types=limits.check_message_types)
-            size = 0
+            size, tombstones = 0, route.route.tombstones
             for message in messages:
                 finish_message(message)
+                if tombstones:
+                    check_compactable(topic, message.properties, message.lite_topic)
                 size += len(message.body)
                 if message.type is MessageType.TRANSACTION:
                     self._clients.produces(context.client_key, topic)
@@ -94,6 +97,8 @@ class Sender:
                 check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
                 if limits.check_message_types:
                     check_type(message.type, route)
+                if route.tombstones:
+                    check_compactable(topic, message.properties, message.lite_topic)
         except GatewayError as error:
             self._observer.failed("send", error.fault)
             raise
@@ -121,6 +126,9 @@ class Sender:
             route = await self._routing.route(topic)
             if limits.check_message_types:
                 check_type(MessageType.NORMAL, route.route)
+            if route.route.tombstones:
+                for block in packed.properties:
+                    check_compactable(topic, block, "")
             if packed.queue_id >= 0:
                 check_queue(packed.broker, packed.queue_id, topic, route.writable)
             try:

@@ -18,7 +18,6 @@ from functools import partial
 from hashlib import blake2b
 
 from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
-from brokers.embedded.catalog.cleanup_policy import compaction_key_of
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
@@ -40,6 +39,7 @@ from brokers.embedded.storage.keys import (
     tombstone_key,
 )
 from brokers.embedded.storage.store import Store
+from popgate.messages.compaction_key import compaction_key_of
 from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.messages.records import Record
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 from itertools import count
 
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.catalog.cleanup_policy import check_compactable
 from brokers.embedded.engine.facet import Facet
 from brokers.embedded.port.send_back import bury_spent, without_counts
 from brokers.embedded.produce.dedup_segments import OFFSET_BITS
@@ -25,6 +24,7 @@ from popgate.errors import (
 )
 from popgate.ids.hashes import consistent_hash, java_hash
 from popgate.ids.message_id import make_message_id
+from popgate.messages.compaction_key import check_compactable
 from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX

@@ -26,6 +26,7 @@ from popgate.wire.messages.properties import (
     MAX_RECONSUME_TIMES,
     ORIGIN_MESSAGE_ID,
     RECONSUME_TIME,
+    RETRY_MEMBER,
     RETRY_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -46,7 +47,7 @@ _OF_THE_ROAD = (
     *(name.encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)),
 )
 """Properties that say when and how often a message was to come, and not what it is."""
-_MOST = MAX_RECONSUME_TIMES.encode()
+_MOST, _MEMBER = MAX_RECONSUME_TIMES.encode(), RETRY_MEMBER.encode()
 _FIRST_LEVEL = 3
 MOST_TIMES = (1 << 31) - 1
 """What a record counts to; a producer may say that a message had come so often before it was sent."""
@@ -71,7 +72,7 @@ class SendBackFacet(Facet):
                 self._bury(group, topic, message, request.store_host)
             else:
                 level = request.delay_level or _FIRST_LEVEL + message.reconsume_times
-                self._hold(group, topic, message, delay_ms_of(level), request.store_host)
+                self._hold(group, topic, message, delay_ms_of(level), request)
         except Exception as error:
             engine.abandon(error)
             raise
@@ -79,8 +80,12 @@ class SendBackFacet(Facet):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _hold(self, group: Group, topic: Topic, message: Record, delay_ms: int, host: str) -> None:
+    def _hold(self, group: Group, topic: Topic, message: Record, delay_ms: int, request: SendBack) -> None:
         engine = self._engine
+        properties = _with_origin(topic, message, request.store_host)
+        if request.member:
+            marked = set_property(properties, _MEMBER, request.member.encode())
+            properties = marked if len(marked) <= LONGEST_BLOCK else properties
         retries = engine.catalogue.ensure_topic(retry_config(group.name), bounded=False)
         now_ms = engine.clock.now_ms()
         record = encode_record(
@@ -89,7 +94,7 @@ class SendBackFacet(Facet):
             0,
             0,
             message.body,
-            _with_origin(topic, message, host),
+            properties,
             message.sys_flag,
             message.flag,
             message.born_ms,

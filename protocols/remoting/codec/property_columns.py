@@ -32,7 +32,7 @@ def is_even(body: bytes, head: bytes, body_length: int, length_bytes: bytes) -> 
 def column(data: bytes, begin: int, end: int, size: int) -> list[bytes]:
     """What is at `begin` to `end` in the first of messages that have `size` bytes each, in all of them."""
     length = end - begin
-    return [data[at : at + length] for at in range(begin, len(data), size)]
+    return [data[at : at + length] for at in range(begin, len(data) + begin, size)]
 
 
 def even_values(
@@ -108,16 +108,16 @@ def _alike(blocks: Sequence[bytes], together: bytes, name: bytes) -> list[bytes]
         return None
     behind = end + 1 - len(first)
     entries = list(map(itemgetter(slice(at - len(first), behind or None)), blocks))
-    column, width = b"".join(entries), end + 1 - at
-    if len(column) != width * count:
+    joined, width = b"".join(entries), end + 1 - at
+    if len(joined) != width * count:
         return None
     # Byte by byte of the name, and the end, in all of them.
     for place, byte in enumerate(name):
-        if column[place::width].count(byte) != count:
+        if joined[place::width].count(byte) != count:
             return None
-    if column[width - 1 :: width].count(2) != count:
+    if joined[width - 1 :: width].count(2) != count:
         return None
-    if column.count(b"\x02") != (2 if name[0] == _END else 1) * count or column.count(b"\x01") != count:
+    if joined.count(b"\x02") != (2 if name[0] == _END else 1) * count or joined.count(b"\x01") != count:
         return None
     return list(map(itemgetter(slice(len(name), -1)), entries))
 

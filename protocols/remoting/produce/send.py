@@ -14,12 +14,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, BrokerTimeout, Fault, GatewayError, TopicNotFound, shown
 from popgate.messages.packed_messages import SentTogether
 from popgate.model import Message, Permission, Sent
-from popgate.naming import (
-    RETRY_PREFIX,
-    check_group,
-    check_topic,
-    is_system_topic,
-)
+from popgate.naming import RETRY_PREFIX, check_group, check_topic, is_system_topic
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import BatchItem
@@ -27,8 +22,10 @@ from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import (
     CLUSTER,
     CORRELATION_ID,
+    LONGEST_BLOCK,
     MAX_RECONSUME_TIMES,
     REPLY_TO_CLIENT,
+    RETRY_MEMBER,
     find_property,
     set_property,
 )
@@ -58,8 +55,7 @@ _ID_WIDTH: Final = 33
 _LONGEST_IDS: Final = 512 * 1024
 """Bytes of all ids of a batch, above which only the first one is told: a header has 1 MiB."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
-_MOST: Final = MAX_RECONSUME_TIMES.encode()
-
+_MOST, _MEMBER = MAX_RECONSUME_TIMES.encode(), RETRY_MEMBER.encode()
 
 Made = TypeVar("Made")
 
@@ -119,13 +115,12 @@ class SendHandler:
             if topic.startswith(RETRY_PREFIX):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches are not sent to retry topics")
             if len(topic) > _LONGEST_BATCH_TOPIC:
-                raise Refused(
-                    ResponseCode.MESSAGE_ILLEGAL, f"the topic of a batch has {len(topic)} characters"
-                )
-        again = topic.startswith(RETRY_PREFIX)
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a batch's topic has {len(topic)} characters")
+        again, member = topic.startswith(RETRY_PREFIX), ""
         if again:
             # Its broker makes a dead letter of what came often enough (protocol facts 7.8, rule 7).
-            await self._processor.classic.prepare_group(context, check_group(topic[len(RETRY_PREFIX) :]))
+            group = check_group(topic[len(RETRY_PREFIX) :])
+            member = await self._processor.classic.prepare_group(context, group)
         elif not head.broker:
             head.broker = await self._only_broker(request, topic)
         if head.batch and head.queue_id < 0:
@@ -147,8 +142,9 @@ class SendHandler:
             for item in items
         ]
         if again:
-            _tell_most(messages[0], head)
-            messages[0].message_group = ""  # it stands among its properties, and chooses no queue here
+            _tell_more(messages[0], head, member)
+            # They stand among its properties, and choose nothing here.
+            messages[0].message_group = messages[0].lite_topic = ""
             messages[0].deliver_at_ms = min(messages[0].deliver_at_ms, now_ms + limits.max_delay_ms)
         for message in messages:
             if b"CORRELATION_ID" in message.properties:
@@ -393,8 +389,12 @@ def _digits(text: str) -> bytes:
         return b""
 
 
-def _tell_most(message: Message, head: Head) -> None:
-    """How often a message may come again is asked of its properties, where most clients tell it, too."""
+def _tell_more(message: Message, head: Head, member: str) -> None:
+    """How often a message may come again, and to whom, is asked of its properties; most tell the first."""
     most, block = head.most_reconsumed, message.properties
     if most is not None and most >= 0 and find_property(block, _MOST) is None:
-        message.properties = set_property(block, _MOST, b"%d" % most)
+        block = set_property(block, _MOST, b"%d" % most)
+    if member:
+        block = set_property(block, _MEMBER, member.encode())
+    if len(block) <= LONGEST_BLOCK:
+        message.properties = block

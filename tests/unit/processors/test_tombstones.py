@@ -44,6 +44,16 @@ async def test_a_compacted_topic_takes_them_with_a_key(processor: MessagingProce
     assert told.value.fault is Fault.ILLEGAL_KEY
 
 
+async def test_of_several_messages_one_without_a_key_is_stored_with_none(
+    processor: MessagingProcessor,
+) -> None:
+    several = [message("compacted", b"x", message_id="a"), message("compacted", key="", message_id="b")]
+    with pytest.raises(BadRequest, match="has no key"):
+        await processor.send(Context(), several)
+    bounds = await processor.offsets.bounds(Context(), "compacted", "", 0)
+    assert (bounds.minimum, bounds.maximum) == (0, 0)
+
+
 async def test_what_else_is_wrong_with_them_is_told(processor: MessagingProcessor) -> None:
     with pytest.raises(BadRequest, match="control character"):
         await processor.send(Context(), [message("compacted", key="a\nb")])

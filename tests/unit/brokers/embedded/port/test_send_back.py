@@ -126,11 +126,13 @@ async def test_a_message_without_room_for_more_properties_comes_again_all_the_sa
 ) -> None:
     size = LONGEST_BLOCK - len(encode_properties({"UNIQ_KEY": "id", "big": ""})) - spare - 16
     message = await sent(broker, big="x" * size)
-    await broker.send_back(CONTEXT, SendBack("g", broker.name, message.commit_offset, 1))
+    request = SendBack("g", broker.name, message.commit_offset, 1, member="m" * 20)
+    await broker.send_back(CONTEXT, request)
     (again,) = await later(broker, clock)
     found = decode_properties(again.properties)
     assert (again.body, again.reconsume_times, len(found["big"])) == (b"a", 1, size)
     assert ("RETRY_TOPIC" in found, "ORIGIN_MESSAGE_ID" in found) == (spare > 0, spare > 60)
+    assert found.get("RETRY_MEMBER") == (request.member if spare else None)
 
 
 @pytest.mark.parametrize("level", [-1, 1])

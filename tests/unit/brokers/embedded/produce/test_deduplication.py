@@ -14,6 +14,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import MESSAGES, SEEN
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent, TopicConfig
 from popgate.testing import MovableClock
 from popgate.testing.crash_copy import copy_as_after_a_crash
@@ -317,6 +318,33 @@ async def test_a_start_reads_little_when_nothing_but_delayed_messages_arrived_fo
     assert read() < 3_000
     await folder.send(broker, 6_001)
     assert count(broker) == 6_001
+
+
+async def test_messages_whose_first_place_closes_a_segment_are_in_the_next(folder: Folder) -> None:
+    """Others, which may come again, have filled the one before."""
+    broker = await folder.open()
+
+    def packed(begin: int, count: int, *, again: bool) -> PackedMessages:
+        messages = [folder.message(number) for number in range(begin, begin + count)]
+        return PackedMessages(
+            "T",
+            [message.message_id.encode() for message in messages],
+            [message.body for message in messages],
+            [message.properties for message in messages],
+            [0] * count,
+            origins=[(0, "10.0.0.1:1")] * count,
+            keys=[()] * count,
+            queue_id=0,
+            may_come_again=again,
+        )
+
+    for begin in (0, 600):
+        await broker.send_packed(CONTEXT, packed(begin, 600, again=True))
+    number = broker._engine.repeats.number
+    for _ in range(2):
+        sent = await broker.send_packed(CONTEXT, packed(2_000, 2, again=False))
+        assert [each.offset for each in sent if isinstance(each, Sent)] == [1_200, 1_201]
+    assert broker._engine.repeats.number == number + 1
 
 
 async def test_what_compaction_removed_costs_a_start_nothing(

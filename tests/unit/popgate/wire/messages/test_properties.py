@@ -103,7 +103,7 @@ def test_the_reserved_names_are_those_of_the_facts() -> None:
     unreserved = {
         *(p.SHARDING_KEY, p.TRANSACTION_ID, p.TRACE_CONTEXT, p.INNER_NUM, p.INNER_BASE, p.REDIRECT),
         *(p.CHECK_IMMUNITY_TIME_IN_SECONDS, p.TRANSACTION_CHECK_TIMES, p.FORWARD_QUEUE_ID),
-        *(p.INNER_MULTI_DISPATCH, p.REDRIVE_COUNT),
+        *(p.INNER_MULTI_DISPATCH, p.REDRIVE_COUNT, p.RETRY_MEMBER),
     }
     assert not unreserved & RESERVED
     names = {value for name, value in vars(p).items() if name.isupper() and isinstance(value, str)} - {

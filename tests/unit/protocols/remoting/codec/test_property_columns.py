@@ -47,6 +47,7 @@ def test_the_values_are_those_of_each(layouts: list[bytes], first: int, other: b
 
 def test_a_column_is_the_same_part_of_each() -> None:
     assert column(b"abcdABCD0123", 1, 3, 4) == [b"bc", b"BC", b"12"]
+    assert column(b"abcdABCD0123", 4, 4, 4) == [b"", b"", b""]
 
 
 @given(st.integers(0, 99), st.sampled_from([0, 3, 8, 9]))

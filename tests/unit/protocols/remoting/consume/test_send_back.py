@@ -76,6 +76,33 @@ async def test_it_comes_again_after_ten_seconds(stage: Stage, room: SendBackHand
     await stage.until(both)
 
 
+async def test_in_a_broadcast_group_it_comes_again_to_who_sent_it_back(
+    stage: Stage, room: SendBackHandler
+) -> None:
+    """If it came to all, each of them that fails again would send back each copy: ever more for ever more."""
+    await stage.topic("orders", queues=1)
+    await stage.group("readers", broadcast=True)
+    (first,) = await stage.processor.send(Context(), [Message("orders", b"body", make_message_id())])
+    assert isinstance(first, Sent)
+    clients = [Caller(room, client_id=name) for name in ("a@1", "b@2")]
+    offsets = [first.commit_offset] * 2
+    for level in (1, 2):
+        for client, offset in zip(clients, offsets, strict=True):
+            await client.ok(BACK, back(offset, delayLevel=level))
+        await stage.pass_s(6)
+
+        async def both(count: int = 2 * level) -> bool:
+            return len(await lying_in(stage, "%RETRY%readers")) == count
+
+        await stage.until(both)
+        for at, client in enumerate(clients):
+            pull = Pull("%RETRY%readers", stage.broker.name, 0, 2 * level - 2, "readers")
+            (message,) = (await stage.processor.pull(client.context, pull)).messages
+            assert message.reconsume_times == level
+            offsets[at] = message.commit_offset
+    assert offsets[0] != offsets[1]
+
+
 async def test_a_level_says_when(stage: Stage, room: SendBackHandler) -> None:
     first = await sent(stage)
     await Caller(room).ok(BACK, back(first.commit_offset, delayLevel=1, bname=stage.broker.name))

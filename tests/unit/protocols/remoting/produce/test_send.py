@@ -23,7 +23,17 @@ from popgate.errors import (
     TooManyRequests,
 )
 from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
-from popgate.model import FilterKind, Message, MessageType, Permission, Sent, StoredMessage, TopicConfig
+from popgate.model import (
+    CLEANUP_POLICY,
+    COMPACTION,
+    FilterKind,
+    Message,
+    MessageType,
+    Permission,
+    Sent,
+    StoredMessage,
+    TopicConfig,
+)
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import FIRST_ID, RequestCode, ResponseCode
@@ -509,6 +519,20 @@ class TestBatches:
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert await stored(stage, "typed") == []
 
+    @pytest.mark.parametrize("more", [1, 1_024])
+    @pytest.mark.parametrize("group", ["", "g"])
+    async def test_of_a_compacted_batch_with_a_message_without_a_key_none_is(
+        self, stage: Stage, caller: Caller, more: int, group: str
+    ) -> None:
+        """Packed, decoded, or in parts: stored with the others."""
+        await stage.topic("state", attributes={CLEANUP_POLICY: COMPACTION})
+        bad = {"__SHARDINGKEY": group}
+        body = batch_of(*[b"x"] * more, KEYS="k") + batch_of(b"x", **bad)
+        answer = await self.send(caller, body, topic="state")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "has no key" in answer.remark
+        assert await stored(stage, "state") == []
+
     async def test_the_answer_to_the_largest_batch_fits_into_a_frame(
         self, stage: Stage, caller: Caller
     ) -> None:
@@ -844,6 +868,18 @@ class TestRetries:
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
 
+    async def test_one_of_a_broadcast_group_comes_again_to_its_client(
+        self, stage: Stage, caller: Caller
+    ) -> None:
+        """As what is sent back, which is of one client."""
+        await stage.group(broadcast=True)
+        await caller.ok(SHORT, self.fields(1), b"body")
+        await stage.pass_s(11)
+        await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        pull = Pull(self.TOPIC, "popgate", 0, 0, "readers")
+        assert len((await stage.processor.pull(caller.context, pull)).messages) == 1
+        assert len((await stage.processor.pull(Context(client_id="another@1"), pull)).messages) == 0
+
     async def test_it_is_not_too_large_now_if_it_was_not_before(self, stage: Stage, caller: Caller) -> None:
         """Over gRPC a message group and a trace context are no properties of the user."""
         users = {f"p{number}": "x" for number in range(stage.processor.limits.max_properties)}
@@ -857,6 +893,17 @@ class TestRetries:
         await stage.pass_s(11)
         (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
         assert decode_properties(message.properties)["__SHARDINGKEY"] == "g" * 100
+
+    @pytest.mark.parametrize(("body", "more"), [(b"", {}), (b"body", {"__LITE_TOPIC": "room"})])
+    async def test_it_may_be_a_tombstone_or_of_a_lite_topic(
+        self, stage: Stage, caller: Caller, body: bytes, more: dict[str, str]
+    ) -> None:
+        """A consumer of a compacted topic is given the first, one of a topic of lite topics the second."""
+        properties = {**self.PROPERTIES, **more}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), body)
+        await stage.pass_s(11)
+        (message,) = await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        assert message.body == body
 
     async def test_a_group_that_cannot_be_is_refused(self, caller: Caller) -> None:
         answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "CID_RMQ_SYS_x", 0), b"body")
