@@ -72,9 +72,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     given = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     options = named(given, SINK_KNOWN, others=_SOURCES_ONLY, side="source", not_yet=NOT_YET)
     guarantee = one_of(options, "deliveryGuarantee", (AT_LEAST_ONCE, EFFECTIVELY_ONCE, TRANSACTIONAL))
-    topic = options.get("topic", "")
-    if "topic" in options:
-        topic_of("topic", topic, topic)
+    topic = topic_of(options, "topic", options["topic"]) if "topic" in options else ""
     sink_id = options.get("sinkId", "")
     if "sinkId" in options and not (sink_id.isprintable() and 0 < len(sink_id) <= _LONGEST_SINK_ID):
         raise illegal_option("sinkId", sink_id, f"it has 1 to {_LONGEST_SINK_ID} printable characters")
@@ -111,5 +109,4 @@ def _ledger_topic(options: Mapping[str, str], guarantee: str) -> str:
                 Code.MISSING_OPTION,
                 f"option {name} is missing, deliveryGuarantee = {guarantee} needs it: {purpose}",
             )
-    text = options["ledgerTopic"]
-    return topic_of("ledgerTopic", text, text)
+    return topic_of(options, "ledgerTopic", options["ledgerTopic"])

@@ -44,6 +44,15 @@ def test_a_guarantee_says_what_it_needs() -> None:
     assert not read_sink_options(LEAST).has_ledger
 
 
+def test_topics_are_named_without_their_namespace() -> None:
+    given = {**LEAST, "sinkId": "s", "ledgerTopic": "books", "deliveryGuarantee": "transactional"}
+    found = read_sink_options({**given, "rocketmq.client.namespace": "shop"})
+    assert (found.topic, found.ledger_topic, found.sink_id) == ("shop%orders", "shop%books", "s")
+    full = {**given, "topic": "shop%orders", "ledgerTopic": "shop%books"}
+    assert read_sink_options({**full, "rocketmq.client.namespace": "shop"}) == found
+    assert read_sink_options({"endpoints": "a:1", "rocketmq.client.namespace": "shop"}).topic == ""
+
+
 def test_names_are_of_any_case_and_bytes_have_units() -> None:
     given = {"ENDPOINTS": "a:1", "sendbatchbytes": "2m", "DeliveryGuarantee": "At-Least-Once", "sinkid": "s"}
     found = read_sink_options(given)
