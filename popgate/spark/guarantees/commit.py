@@ -64,7 +64,8 @@ def commit_batch(
     opened, (query, number) = parts[0].opened, parts[0].batch
     rows = sum(each.outcome.rows for each in parts)
     checksum = sum(each.outcome.checksum for each in parts) & _LAST_U64
-    if any(each.outcome.skipped for each in parts) and (rows, checksum) != (opened.rows, opened.checksum):
+    has_come = any(each.outcome.skipped for each in parts)
+    if has_come and (rows, checksum) != (opened.rows, opened.checksum):
         raise SparkSourceError(
             Code.REPLAY,
             f"batch {number} was done with {opened.rows} rows, and comes again with {rows}, which are others:"
@@ -80,6 +81,9 @@ def commit_batch(
             f" {len(parts)} partitions now: nothing tells which rows of the others are there, and"
             f" {_SENT_AGAIN[options.transactional]}. With dedupeKeyColumn partitions do not matter",
         )
+    if has_come and opened.again:
+        # A later batch may have been begun: for whoever repeats it, it stays so.
+        return
     ledger = make_ledger(options)
     halves = [half for each in parts for half in each.outcome.halves]
     if halves:

@@ -349,6 +349,21 @@ def test_a_checkpoint_that_is_older_than_the_ledger_is_told() -> None:
     assert broker.bodies() == ["0", "1", "2"]
 
 
+def test_a_batch_that_was_begun_stays_so_when_an_earlier_one_comes_again() -> None:
+    """The checkpoint is older by one batch than what was written."""
+    broker = Broker(out=1)
+    broker.batch(0, ["a"])
+    opened = broker.ledger().open()
+    # The first send is the record of the task.
+    broker.before = dying("send", 3)
+    with pytest.raises(Death):
+        broker.task(opened, rows("b", "c"), batch=1, **SMALL)
+    broker.before = lambda _name, _told: None
+    assert [broker.batch(0, ["a"])[0].skipped for _ in range(2)] == [True, True]
+    assert broker.batch(1, ["b", "c"])[0].sent == 1
+    assert broker.bodies() == ["a", "b", "c"]
+
+
 def test_messages_of_others_are_no_rows() -> None:
     broker = Broker(out=1)
     opened = broker.ledger().open()
