@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient
@@ -20,6 +22,7 @@ from popgate.spark.options.sink_options import read_sink_options
 from popgate.spark.options.source_options import read_source_options
 from popgate.spark.read.driver import batch_plan
 from popgate.spark.read.partition_reader import batches
+from popgate.spark.sink import RocketMQWriter
 from popgate.spark.write.message_ids import Identity
 from popgate.spark.write.write_task import written
 from popgate.testing.gateway import GatewayProcess
@@ -156,6 +159,31 @@ def test_what_is_read_in_a_namespace_is_written_back_in_another(gateway: Gateway
     assert read("mall").num_rows == 4
     with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND: topic park%ns-a"):
         batch_plan(read_source_options({**given("park"), "topic": "ns-a"}, streaming=False), fail)
+
+
+def test_a_numbered_write_sends_each_row_once(gateway: GatewayProcess) -> None:
+    for topic in ("shop%numbered", "shop%ledger"):
+        policy = {"cleanup.policy": "COMPACTION"} if topic == "shop%ledger" else {}
+        make(gateway, topic, queues=1, attributes=policy)
+    given = {"endpoints": gateway.endpoint, "rocketmq.client.namespace": "shop", "topic": "numbered"}
+    given |= {"ledgerTopic": "ledger", "deliveryGuarantee": "effectively-once", "txnAppId": "nightly"}
+
+    def send(version: int, *texts: str, dies: bool = False) -> int:
+        """Rows that were sent. If the driver dies, it does not commit."""
+        schema, options = StructType().add("body", StringType()), {**given, "txnVersion": str(version)}
+        writer = RocketMQWriter(schema, read_sink_options(options), overwrite=False)
+        rows = pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
+        message = pickle.loads(pickle.dumps(writer)).write(iter([rows]))
+        if not dies:
+            writer.commit([message])
+        return message.rows
+
+    assert send(1, "a", "b", dies=True) == 2
+    with pytest.raises(SparkSourceError, match="version 1 was begun, and is not done, so version 2"):
+        send(2, "c")
+    assert send(1, "b", "a") == 0
+    assert (send(1, "a", "b"), send(0, "z"), send(2, "c")) == (0, 0, 1)
+    assert bodies(gateway, "shop%numbered") == ["a", "b", "c"]
 
 
 def test_the_last_row_of_a_key_stays_when_its_batch_comes_again(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ KNOWN: Final = (
 NOT_YET: Final = ("transport", "pushdown", "rules", "rulesVersion")
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
-    *("deliveryGuarantee", "sinkId", "ledgerTopic", "dedupeKeyColumn"),
+    *("deliveryGuarantee", "sinkId", "txnAppId", "txnVersion", "ledgerTopic", "dedupeKeyColumn"),
     *("sendBatchRows", "sendBatchBytes", "sendInFlight"),
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
