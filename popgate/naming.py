@@ -154,3 +154,27 @@ def split_namespace(name: str) -> tuple[str, str]:
         return "", name
     namespace, sep, rest = name.partition("%")
     return (namespace, rest) if sep and namespace and rest else ("", name)
+
+
+def with_namespace(namespace: str, name: str) -> str:
+    """A topic or group as classic clients of a namespace call it; unchanged if it has that already.
+
+    Source: RocketMQ's NamespaceUtil.wrapNamespace.
+    """
+    if not (namespace and name) or is_system_topic(name) or name.startswith(_SYSTEM_GROUP_PREFIX):
+        return name
+    prefix, rest = _derived(name)
+    return name if rest.startswith(f"{namespace}%") else f"{prefix}{namespace}%{rest}"
+
+
+def without_namespace(namespace: str, name: str) -> str:
+    """The reverse of `with_namespace`; unchanged if the name is of no namespace, or of another one."""
+    prefix, rest = _derived(name)
+    bare = prefix + rest.removeprefix(f"{namespace}%")
+    return bare if with_namespace(namespace, bare) == name else name
+
+
+def _derived(name: str) -> tuple[str, str]:
+    """The prefix of a derived topic, and the rest of its name."""
+    prefix = next((each for each in (RETRY_PREFIX, DEAD_LETTER_PREFIX) if name.startswith(each)), "")
+    return prefix, name.removeprefix(prefix)

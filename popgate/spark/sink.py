@@ -16,11 +16,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.guarantees.commit import Outcome, Part, commit_batch, drop_batch
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.options.sink_columns import check_sink_columns
-from popgate.spark.options.sink_options import SinkOptions
+from popgate.spark.options.sink_options import BY_VERSION, SinkOptions
 from popgate.spark.worker import settle
 from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID, batch_of, identity_of
 
@@ -45,6 +46,12 @@ class _WriterBase:
     """Common to the tasks of both writers."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, streaming: bool) -> None:
+        if streaming and options.version >= 0:
+            raise illegal_option(
+                BY_VERSION,
+                str(options.version),
+                "Spark numbers the batches of a stream: leave it out, and give sinkId in place of txnAppId",
+            )
         check_sink_columns(((field.name, field.dataType.simpleString()) for field in schema.fields), options)
         self._options, self._streaming = options, streaming
         # Tasks get a copy: all of one write have the same, also those that are run again.
@@ -82,7 +89,7 @@ class _WriterBase:
                 Code.UNSUPPORTED,
                 "this Spark gives tasks a writer that no ledger was opened for: leave deliveryGuarantee out",
             )
-        batch = batch_of(properties)
+        batch = batch_of(properties, self._options)
         outcome = written_once(iterator, self._options, identity, self._opened, batch)
         return Written(outcome.sent, self._opened, batch, outcome)
 
@@ -90,6 +97,11 @@ class _WriterBase:
         parts = [each for each in messages if isinstance(each, Written)]
         if self._options.has_ledger:
             commit_batch(self._options, [part_of(each) for each in parts])
+            if self._options.version >= 0 and any(each.outcome and each.outcome.skipped for each in parts):
+                _log.warning(
+                    "version %d of %s, or a higher one, was written before; nothing was sent now",
+                    *(self._options.version, self._options.sink_id),
+                )
 
     def _abort(self, messages: _Messages) -> None:
         """Sent messages stay. Spark also calls this after a failed commit, with all messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,12 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient
 from popgate.spark.connections import close_idle
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options.sink_options import read_sink_options
+from popgate.spark.options.source_options import read_source_options
+from popgate.spark.read.driver import batch_plan
+from popgate.spark.read.partition_reader import batches
+from popgate.spark.sink import RocketMQWriter
 from popgate.spark.write.message_ids import Identity
 from popgate.spark.write.write_task import written
 from popgate.testing.gateway import GatewayProcess
@@ -121,6 +127,63 @@ def test_message_groups_are_in_order_and_empty_bodies_delete_in_compacted_topics
     assert bodies(gateway, "deleted") == ["a", ""]
     assert "has no key" in refusal(gateway, "deleted", body=["a"])[1]
     assert "the message body is empty" in refusal(gateway, "not-compacted", body=[""])[1]
+
+
+def test_what_is_read_in_a_namespace_is_written_back_in_another(gateway: GatewayProcess) -> None:
+    def given(namespace: str) -> dict[str, str]:
+        return {"endpoints": gateway.endpoint, "rocketmq.client.namespace": namespace}
+
+    def send(namespace: str, rows: pa.RecordBatch) -> int:
+        return written([rows], read_sink_options(given(namespace)), Identity(("batch", "r"), "", 0))
+
+    def read(namespace: str) -> pa.RecordBatch:
+        options = read_source_options({**given(namespace), "subscribePattern": "ns-.*"}, streaming=False)
+        ranges = [each for task in batch_plan(options, fail) for each in task]
+        return pa.Table.from_batches(batches(ranges, rows.schema, options, fail)).combine_chunks()
+
+    def fail(sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    rows = pa.RecordBatch.from_pydict({"topic": ["ns-a", "ns-b"] * 2, "body": [b"0", b"1", b"2", b"3"]})
+    for namespace, topics in (("shop", ("ns-a", "ns-b")), ("mall", ("ns-a", "ns-b"))):
+        for topic in topics:
+            make(gateway, f"{namespace}%{topic}", queues=1)
+    make(gateway, "ns-c")
+    assert send("shop", rows) == 4
+    [there] = read("shop").to_batches()
+    assert sorted(map(tuple, (row.values() for row in there.to_pylist()))) == [
+        *(("ns-a", b"0"), ("ns-a", b"2"), ("ns-b", b"1"), ("ns-b", b"3")),
+    ]
+    assert send("mall", there) == 4
+    assert sorted(bodies(gateway, "mall%ns-a")) == sorted(bodies(gateway, "shop%ns-a")) == ["0", "2"]
+    assert read("mall").num_rows == 4
+    with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND: topic park%ns-a"):
+        batch_plan(read_source_options({**given("park"), "topic": "ns-a"}, streaming=False), fail)
+
+
+def test_a_numbered_write_sends_each_row_once(gateway: GatewayProcess) -> None:
+    for topic in ("shop%numbered", "shop%ledger"):
+        policy = {"cleanup.policy": "COMPACTION"} if topic == "shop%ledger" else {}
+        make(gateway, topic, queues=1, attributes=policy)
+    given = {"endpoints": gateway.endpoint, "rocketmq.client.namespace": "shop", "topic": "numbered"}
+    given |= {"ledgerTopic": "ledger", "deliveryGuarantee": "effectively-once", "txnAppId": "nightly"}
+
+    def send(version: int, *texts: str, dies: bool = False) -> int:
+        """Rows that were sent. If the driver dies, it does not commit."""
+        schema, options = StructType().add("body", StringType()), {**given, "txnVersion": str(version)}
+        writer = RocketMQWriter(schema, read_sink_options(options), overwrite=False)
+        rows = pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
+        message = pickle.loads(pickle.dumps(writer)).write(iter([rows]))
+        if not dies:
+            writer.commit([message])
+        return message.rows
+
+    assert send(1, "a", "b", dies=True) == 2
+    with pytest.raises(SparkSourceError, match="version 1 was begun, and is not done, so version 2"):
+        send(2, "c")
+    assert send(1, "b", "a") == 0
+    assert (send(1, "a", "b"), send(0, "z"), send(2, "c")) == (0, 0, 1)
+    assert bodies(gateway, "shop%numbered") == ["a", "b", "c"]
 
 
 def test_the_last_row_of_a_key_stays_when_its_batch_comes_again(tmp_path: Path) -> None:

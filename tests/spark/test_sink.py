@@ -245,3 +245,24 @@ def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch
         forget_last(tmp_path / name)
     assert finished(once) == finished(halves) == [8]
     assert bodies(once_topic) == bodies(halves_topic) == Counter(b"body %d" % number for number in range(20))
+
+
+def test_a_numbered_write_in_a_namespace_sends_each_row_once(spark: Any, gateway: GatewayProcess) -> None:
+    shop, mall = own("shop"), own("mall")
+    make(gateway, f"{shop}%books", queues=1, attributes=COMPACTION)
+    in_shop, in_mall = (
+        {"endpoints": gateway.endpoint, "rocketmq.client.namespace": namespace} for namespace in (shop, mall)
+    )
+    numbered = {**in_shop, "ledgerTopic": "books", "deliveryGuarantee": "effectively-once", "txnAppId": "app"}
+    for version, begin, end in ((1, 0, 5), (1, 0, 5), (0, 100, 105), (2, 5, 9)):
+        rows = spark.range(begin, end, numPartitions=2).selectExpr("'bills' topic", "string(id) body")
+        rows.write.format("rocketmq").options(**numbered, txnVersion=version).mode("append").save()
+
+    def there(options: dict[str, str]) -> Any:
+        frame = spark.read.format("rocketmq").options(**options, subscribePattern="bil.*").load()
+        return frame.select("topic", "body")
+
+    there(in_shop).write.format("rocketmq").options(**in_mall).mode("append").save()
+    expected = sorted(("bills", b"%d" % number) for number in range(9))
+    for options in (in_shop, in_mall):
+        assert sorted((row.topic, bytes(row.body)) for row in there(options).collect()) == expected

@@ -10,7 +10,8 @@ from typing import Final
 from popgate.queue_client import HalfMessage
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.half_messages import Visible, commit_halves, drop_halves
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.guarantees.ownership import Ownership
 from popgate.spark.options.sink_options import SinkOptions
 
@@ -64,7 +65,9 @@ def commit_batch(
     opened, (query, number) = parts[0].opened, parts[0].batch
     rows = sum(each.outcome.rows for each in parts)
     checksum = sum(each.outcome.checksum for each in parts) & _LAST_U64
-    if any(each.outcome.skipped for each in parts) and (rows, checksum) != (opened.rows, opened.checksum):
+    has_come = any(each.outcome.skipped for each in parts)
+    # Of versions before the last one that is done nothing is known any more.
+    if has_come and number == opened.batch and (rows, checksum) != (opened.rows, opened.checksum):
         raise SparkSourceError(
             Code.REPLAY,
             f"batch {number} was done with {opened.rows} rows, and comes again with {rows}, which are others:"
@@ -80,6 +83,10 @@ def commit_batch(
             f" {len(parts)} partitions now: nothing tells which rows of the others are there, and"
             f" {_SENT_AGAIN[options.transactional]}. With dedupeKeyColumn partitions do not matter",
         )
+    if has_come and (opened.again or options.version >= 0):
+        # A later batch may have been begun: for whoever repeats it, it stays so. For a version that is done
+        # nothing was opened.
+        return
     ledger = make_ledger(options)
     halves = [half for each in parts for half in each.outcome.halves]
     if halves:

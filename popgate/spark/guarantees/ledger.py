@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from popgate.errors import TopicNotFound
@@ -32,8 +32,9 @@ from popgate.spark.connections import client_of
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.guarantees.ledger_topic import GONE, Connect, Entry, LedgerTopic
 from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
-from popgate.spark.offsets import Offsets, flat, nested
-from popgate.spark.options.sink_options import SinkOptions
+from popgate.spark.guarantees.openings import Opened, text_of
+from popgate.spark.offsets import Offsets
+from popgate.spark.options.sink_options import BY_VERSION, SinkOptions
 
 TAKE_OVER_S: Final = 3.0
 """The delay of a successor before it looks for rows: its predecessor has noticed it by then, and the rows
@@ -44,31 +45,6 @@ _MOST_OPENINGS: Final = 8
 """So often another driver may come first before this one gives up."""
 _SKEW_MS: Final = 60_000
 """So far a broker's clock may be behind a driver's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A batch that may be written; tasks get a copy. `query` empty and `batch` -1: none was done before."""
-
-    token: str
-    offset: int
-    """Of its record in the ledger."""
-    query: str
-    batch: int
-    rows: int
-    """Of the last batch that was done."""
-    checksum: int = 0
-    """Of those rows."""
-    begins: Offsets = field(default_factory=dict)
-    """Ends of the queues of the option `topic` before anything was sent."""
-    since_ms: int = 0
-    """Before that nothing was sent to topics that rows name."""
-    again: bool = False
-    """Whether a batch was opened before that is not done: rows of this one may be there."""
-    first: str = ""
-    """The token of the driver that opened the batch first."""
-    first_offset: int = -1
-    """Of that one's record in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,22 +235,14 @@ class Ledger:
             topic = self._options.topic
             begins, now_ms = _ends(client, topic) if topic else {}, self._now_ms()
             state, end = self._state(client, queue, tokens)
+            if state is not None and self._options.version >= 0 and self._has_version(*state):
+                return state[0]
             token = self._make_token()
             tokens.add(token)
             opened = _next(state, token, begins, now_ms - _SKEW_MS)
-            fields = {
-                "token": token,
-                "query": opened.query,
-                "batch": opened.batch,
-                "rows": opened.rows,
-                "checksum": opened.checksum,
-                "begins": nested(opened.begins),
-                "since": opened.since_ms,
-                "again": opened.again,
-                "first": opened.first,
-                "at": opened.first_offset,
-            }
-            at = self._topic.send(client, queue, "open", fields)
+            if self._options.version >= 0:
+                opened = replace(opened, version=self._options.version)
+            at = self._topic.send(client, queue, "open", opened.encode())
             between = self._topic.entries(client, queue, end, at)
             # What is gone may be an opening, whose place this one took.
             if not any(each.kind in ("open", "done", GONE) and each.token not in tokens for each in between):
@@ -282,6 +250,26 @@ class Ledger:
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
         )
+
+    def _has_version(self, last: Opened, is_done: bool) -> bool:
+        """Whether this version, or a higher one, is done: then nothing is opened, and nobody disturbed.
+
+        Raises SparkSourceError (LEDGER) where another batch has to be done first, or was never numbered so.
+        """
+        version = self._options.version
+        if last.query not in ("", BY_VERSION):
+            raise self._topic.wrong(
+                f"the sink was written by the query {last.query}, which numbers its batches itself: give"
+                " another txnAppId"
+            )
+        if version <= last.batch:
+            return True
+        if not is_done and last.version not in (-1, version):
+            raise self._topic.wrong(
+                f"version {last.version} was begun, and is not done, so version {version} is not written:"
+                f" write version {last.version} again first, with the same rows"
+            )
+        return False
 
     def _state(
         self, client: QueueClient, queue: QueuePlace, own: set[str]
@@ -311,22 +299,8 @@ class Ledger:
         return (opened, False), end
 
     def _opened(self, entry: Entry) -> Opened:
-        fields = entry.fields or {}
         try:
-            return Opened(
-                entry.token,
-                entry.offset,
-                _text(fields["query"]),
-                number_of(fields["batch"]),
-                number_of(fields["rows"]),
-                number_of(fields["checksum"]),
-                flat(fields["begins"]),
-                number_of(fields["since"]),
-                fields["again"] is True,
-                # Records from before there were these have none.
-                _text(fields.get("first", entry.token)),
-                at if (at := number_of(fields.get("at", -1))) >= 0 else entry.offset,
-            )
+            return Opened.decode(entry.fields or {}, entry.offset)
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
 
@@ -339,7 +313,7 @@ class Ledger:
     def _done(self, opened: Opened, entry: Entry) -> Opened:
         fields = entry.fields or {}
         try:
-            query, batch = _text(fields["query"]), number_of(fields["batch"])
+            query, batch = text_of(fields["query"]), number_of(fields["batch"])
             rows, checksum = number_of(fields["rows"]), number_of(fields["checksum"])
         except (KeyError, TypeError) as error:
             raise self._topic.damaged(entry.offset, error) from error
@@ -392,9 +366,3 @@ def _hidden(entries: list[Entry]) -> Mapping[str, object] | None:
     if not opens or not done or done[-1].token == opens[-1].token:
         return None
     return next((each.fields for each in reversed(done) if each.token == opens[-1].token), None)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

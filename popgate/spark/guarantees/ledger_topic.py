@@ -217,7 +217,8 @@ class LedgerTopic:
 
 def ledger_error(options: SinkOptions, sentence: str) -> SparkSourceError:
     """With the options that name the ledger and the sink in it."""
+    name = "sinkId" if options.version < 0 else "txnAppId"
     return SparkSourceError(
         Code.LEDGER,
-        f"{sentence} (option ledgerTopic = {options.ledger_topic}, option sinkId = {shown(options.sink_id)})",
+        f"{sentence} (option ledgerTopic = {options.ledger_topic}, option {name} = {shown(options.sink_id)})",
     )

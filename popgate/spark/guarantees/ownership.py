@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from popgate.spark.guarantees.ledger import Attempt, Ledger, Opened
+from popgate.spark.guarantees.ledger import Attempt, Ledger
+from popgate.spark.guarantees.openings import Opened
 
 CHECK_S: Final = 1.0
 """The interval at which a writer checks for a successor."""

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome
-from popgate.spark.guarantees.ledger import TAKE_OVER_S, Attempt, Ledger, Opened
+from popgate.spark.guarantees.ledger import TAKE_OVER_S, Attempt, Ledger
 from popgate.spark.guarantees.ledger_topic import ledger_error
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.guarantees.ownership import Ownership
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.options.sink_options import SinkOptions
@@ -131,14 +132,14 @@ def _is_done(options: SinkOptions, opened: Opened, batch: tuple[str, int]) -> bo
             f"the sink was written by the query {opened.query}, and this is the query {query}: it has a"
             " checkpoint of its own, and counts its batches anew. Give it another sinkId",
         )
-    if number < opened.batch:
+    if number < opened.batch and options.version < 0:
         raise ledger_error(
             options,
             f"batch {number} comes again, though batch {opened.batch} is done: the checkpoint is older than"
             " what was written, and nothing tells whether its batches are the same. Give the query another"
             " sinkId",
         )
-    return number == opened.batch
+    return number <= opened.batch
 
 
 def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Outgoing]:

@@ -13,8 +13,8 @@ from popgate.errors import PeerWireError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace, queues_of_route
 from popgate.spark.connections import client_of
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.ledger import Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.offsets import Offsets, named
 from popgate.spark.options.sink_options import SinkOptions
 from popgate.spark.options.source_options import SourceOptions, read_source_options

@@ -17,7 +17,7 @@ from typing import Final
 from popgate.blocking import Credentials, parse_endpoint
 from popgate.errors import BadRequest, Fault, shown
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.options.option_values import number, truth
+from popgate.spark.options.option_values import NAMESPACE, namespace_of, number, truth
 
 _log: Final = logging.getLogger(__name__)
 _TLS: Final = "rocketmq.client.tls"
@@ -28,7 +28,7 @@ _OF_TLS: Final = (*_TEXTS, _VERIFY)
 _CONNECT_TIMEOUT: Final = "rocketmq.client.connectTimeoutMs"
 SHARED: Final = (
     *("endpoints", "nameServer", "accessKey", "secretKey", "credentials"),
-    *(_CONNECT_TIMEOUT, _TLS, *_OF_TLS),
+    *(NAMESPACE, _CONNECT_TIMEOUT, _TLS, *_OF_TLS),
 )
 """Options of the source and of the sink."""
 _FORM: Final = "it is env:NAME or file:/path, where accessKey:secretKey stands"
@@ -65,7 +65,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The endpoints, the credentials and the transport of a gateway."""
+    """The endpoints, the credentials and the transport of a gateway, and the namespace of what is there."""
 
     endpoints: tuple[str, ...]
     access_key: str = ""
@@ -75,6 +75,8 @@ class Gateway:
     tls: Tls | None = None
     connect_timeout_s: float | None = None
     """None: as long as for any answer."""
+    namespace: str = ""
+    """The one that rows name topics without. Options, plans, offsets and errors name them with it."""
 
     def told(self, fault: Fault) -> str:
         """The options that a failure of this kind is a matter of, with their values, for a sentence."""
@@ -123,6 +125,7 @@ def gateway_of(options: Mapping[str, str]) -> Gateway:
         source=_source(options),
         tls=_tls(options),
         connect_timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        namespace=namespace_of(options),
     )
 
 

@@ -7,14 +7,17 @@ All functions raise SparkSourceError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
 from popgate.errors import IllegalTopic, shown
-from popgate.naming import check_topic
+from popgate.naming import TOPIC_LONGEST, check_topic, with_namespace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 
+NAMESPACE: Final = "rocketmq.client.namespace"
+_LONGEST_NAMESPACE: Final = TOPIC_LONGEST - 2
 _SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes", "maxBytesPerTrigger"})
 """Numbers of bytes, which may have a unit, as 4m."""
 _UNITS: Final = {"k": 10, "m": 20, "g": 30}
@@ -57,12 +60,23 @@ def at_most_one(options: Mapping[str, str], names: tuple[str, ...]) -> None:
         raise illegal_option(given[1], options[given[1]], f"{given[0]} is given too, leave one of them out")
 
 
-def topic_of(name: str, text: str, topic: str) -> str:
-    """A topic that the option `name` = `text` names."""
+def namespace_of(options: Mapping[str, str]) -> str:
+    """Of all topics and groups that users name; empty: none."""
+    if NAMESPACE not in options:
+        return ""
+    text = options[NAMESPACE]
+    if not re.fullmatch(r"[|a-zA-Z0-9_-]+", text) or len(text) > _LONGEST_NAMESPACE:
+        why = f"it has 1 to {_LONGEST_NAMESPACE} letters, digits and | - _, and no %"
+        raise illegal_option(NAMESPACE, text, why)
+    return text
+
+
+def topic_of(options: Mapping[str, str], name: str, topic: str) -> str:
+    """A topic that the option `name` names, with its namespace."""
     try:
-        return check_topic(topic)
+        return check_topic(with_namespace(namespace_of(options), topic))
     except IllegalTopic as error:
-        raise illegal_option(name, text, error.sentence) from error
+        raise illegal_option(name, options[name], error.sentence) from error
 
 
 def number(options: Mapping[str, str], name: str, least: int, most: int, default: int | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from popgate.errors import IllegalFilter, IllegalGroup
 from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
-from popgate.naming import check_group
+from popgate.naming import check_group, with_namespace
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import LARGEST_OFFSET, LARGEST_QUEUE, flat
@@ -21,6 +21,7 @@ from popgate.spark.options.option_values import (
     at_most_one,
     duration_s,
     named,
+    namespace_of,
     number,
     one_of,
     topic_of,
@@ -55,18 +56,10 @@ KNOWN: Final = (
     *("maxTriggerDelay", "schemaStyle", "waitForTopic", "idleTick"),
     *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
-NOT_YET: Final = (
-    *(
-        "rocketmq.client.namespace",
-        "transport",
-        "pushdown",
-        "rules",
-        "rulesVersion",
-    ),
-)
+NOT_YET: Final = ("transport", "pushdown", "rules", "rulesVersion")
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
-    *("deliveryGuarantee", "sinkId", "ledgerTopic", "dedupeKeyColumn"),
+    *("deliveryGuarantee", "sinkId", "txnAppId", "txnVersion", "ledgerTopic", "dedupeKeyColumn"),
     *("sendBatchRows", "sendBatchBytes", "sendInFlight"),
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
@@ -103,7 +96,7 @@ class SourceOptions:
     """All options, with their defaults.
 
     `assigned` is empty where whole topics are read. `pattern`, where it is given, is matched by the topics'
-    whole names, and `topics` is empty.
+    whole names, those of a namespace without it, and `topics` is empty.
     """
 
     gateway: Gateway
@@ -168,12 +161,12 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         raise illegal_option("waitForTopic", options["waitForTopic"], "subscribePattern waits for nothing")
     _check_filter(options)
     topics, assigned = _queues(options)
-    group = options.get("group", "")
+    group = with_namespace(namespace_of(options), options.get("group", ""))
     if group:
         try:
             check_group(group)
         except IllegalGroup as error:
-            raise illegal_option("group", group, error.sentence) from error
+            raise illegal_option("group", options["group"], error.sentence) from error
     commit_offsets = truth(options, "commitOffsets", default=bool(group))
     if commit_offsets and not group:
         raise SparkSourceError(Code.MISSING_OPTION, "commitOffsets = true needs the option group")
@@ -250,21 +243,19 @@ def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None])
 def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[QueuePlace, ...]]:
     """Topics, and the queues where only some are read."""
     if "assign" in options:
-        assigned = _assigned(options["assign"])
+        assigned = _assigned(options)
         return tuple(sorted({each.topic for each in assigned})), assigned
     if "subscribePattern" in options:
         _check_pattern(options["subscribePattern"])
         return (), ()
     name = "topic" if "topic" in options else "subscribe"
     text = options.get(name, "")
-    topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    topics = [each.strip() for each in text.split(",") if each.strip()]
     if not topics:
         raise SparkSourceError(
             Code.MISSING_OPTION, f"one of the options {', '.join(_QUEUES[:-1])} and {_QUEUES[-1]} is needed"
         )
-    for topic in topics:
-        topic_of(name, text, topic)
-    return topics, ()
+    return tuple(dict.fromkeys(topic_of(options, name, topic) for topic in topics)), ()
 
 
 def _check_pattern(text: str) -> None:
@@ -276,12 +267,12 @@ def _check_pattern(text: str) -> None:
         raise illegal_option("subscribePattern", text, f"it is no regular expression: {error}") from error
 
 
-def _assigned(text: str) -> tuple[QueuePlace, ...]:
-    form = 'it has the form {"topic":{"broker":[0,1]}}'
+def _assigned(options: Mapping[str, str]) -> tuple[QueuePlace, ...]:
+    text, form = options["assign"], 'it has the form {"topic":{"broker":[0,1]}}'
     brokers_by_topic = _json("assign", text, form)
     queues = set()
-    for topic, brokers in brokers_by_topic.items():
-        topic_of("assign", text, topic)
+    for name, brokers in brokers_by_topic.items():
+        topic = topic_of(options, "assign", name)
         if not isinstance(brokers, dict):
             raise illegal_option("assign", text, form)
         for broker, numbers in brokers.items():
@@ -330,14 +321,15 @@ def _position(options: Mapping[str, str], names: tuple[str, str, str], default: 
         time_ms = number(options, by_time, 0, LARGEST_OFFSET, 0)
         return Position(Where.TIME, time_ms=time_ms or 0)
     if by_times in options:
-        return Position(Where.TIMES, _by_queue(by_times, options[by_times], least=0))
+        return Position(Where.TIMES, _by_queue(options, by_times, least=0))
     text = options.get(by_offset, default)
     if text.lower() in (Where.EARLIEST.value, Where.LATEST.value):
         return Position(Where(text.lower()))
-    return Position(Where.OFFSETS, _by_queue(by_offset, text, least=EARLIEST))
+    return Position(Where.OFFSETS, _by_queue(options, by_offset, least=EARLIEST))
 
 
-def _by_queue(name: str, text: str, *, least: int) -> dict[QueuePlace, int]:
+def _by_queue(options: Mapping[str, str], name: str, *, least: int) -> dict[QueuePlace, int]:
+    text, namespace = options[name], namespace_of(options)
     form = 'it has the form {"topic":{"broker":{"0":23}}}' + (
         "" if least == 0 else ", or is earliest or latest"
     )
@@ -348,7 +340,10 @@ def _by_queue(name: str, text: str, *, least: int) -> dict[QueuePlace, int]:
         raise illegal_option(name, text, f"{form}; {error}") from error
     if not offsets:
         raise illegal_option(name, text, "it names no queue")
-    return offsets
+    placed = {each._replace(topic=with_namespace(namespace, each.topic)): at for each, at in offsets.items()}
+    if len(placed) < len(offsets):
+        raise illegal_option(name, text, f"it names a topic with the namespace {namespace} and without it")
+    return placed
 
 
 def _json(name: str, text: str, form: str) -> dict[str, Any]:

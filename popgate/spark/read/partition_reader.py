@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from popgate.errors import PeerWireError
+from popgate.naming import without_namespace
 from popgate.queue_client import PullAnswer, QueueClient
 from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import Code, SparkSourceError, data_loss
@@ -253,14 +254,15 @@ def _batch(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions
         wanted = pa.array([each.strip() for each in options.tag.split("||")])
         keep = pc.is_in(records.column("tag"), value_set=wanted)
         records.keep(keep.to_numpy(zero_copy_only=False))
-    columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
+    columns = [_column(records, range_, field, options) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(records: Records, range_: Range, field: Any, *, legacy: bool) -> Any:
-    name = LEGACY[field.name][0] if legacy else field.name
+def _column(records: Records, range_: Range, field: Any, options: SourceOptions) -> Any:
+    name = LEGACY[field.name][0] if options.legacy else field.name
     if name not in OF_THE_QUEUE:
         return records.column(name).cast(field.type)
     topic, broker, queue_id = range_.queue
+    topic = without_namespace(options.gateway.namespace, topic)
     value = {"topic": topic, "broker_name": broker, "queue_id": queue_id}[name]
     return pa.repeat(pa.scalar(value, field.type), len(records))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from popgate.errors import Forbidden, GatewayError, TopicNotFound
+from popgate.naming import without_namespace
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
@@ -20,7 +21,7 @@ def queues_of(client: QueueClient, options: SourceOptions, *, running: bool = Fa
     without a readable queue, but neither if the query is `running`: then the queues may return.
     """
     if options.pattern:
-        return _matching(client, options.pattern)
+        return _matching(client, options.pattern, options.gateway.namespace)
     queues = [
         queue for topic in options.topics for queue in _queues_of_topic(client, options, topic, running)
     ]
@@ -54,10 +55,13 @@ def _refused(error: GatewayError, options: SourceOptions, what_to_do: str) -> Sp
     )
 
 
-def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
+def _matching(client: QueueClient, pattern: str, namespace: str) -> list[QueuePlace]:
     matches = re.compile(pattern).fullmatch
     queues = []
-    for topic in filter(matches, client.topics()):
+    for topic in client.topics():
+        name = without_namespace(namespace, topic)
+        if (namespace and name == topic) or not matches(name):
+            continue
         try:
             queues += client.queues(topic)
         except TopicNotFound:

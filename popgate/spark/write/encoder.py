@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from popgate.errors import BadRequest, shown
-from popgate.naming import check_topic
+from popgate.naming import check_topic, with_namespace
 from popgate.queue_client import PRODUCER_GROUP
 from popgate.spark.options.sink_options import SinkOptions
 from popgate.spark.write.message_ids import VERSION, Identity, digests
@@ -55,6 +55,7 @@ class Encoder:
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Outgoing | PackedRows]:
         """The `messages`, many at a time where all rows are plain. Raises as these do."""
         options = self._options
+        batch = _in_namespace(batch, options.gateway.namespace)
         # Half messages go one by one.
         rows = None if self._half else plain_rows(batch, topic=options.topic, key=options.dedupe_key)
         if rows is None or not all(_is_topic(topic) for topic, _ in rows.topics):
@@ -65,7 +66,7 @@ class Encoder:
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Raises SparkSourceError (ILLEGAL_ROW) when it comes to such a row."""
-        columns = _Columns(batch)
+        columns = _Columns(_in_namespace(batch, self._options.gateway.namespace))
         find_key = self._keys_of(columns)
         rows = zip(
             columns.texts("topic") if "topic" in columns else repeat(self._options.topic),
@@ -216,6 +217,16 @@ class _Columns:
         if pa.types.is_integer(column.type):
             return [None if each is None else b"%d" % each for each in column.to_pylist()]
         return self.binaries(name)
+
+
+def _in_namespace(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
+    """With the names of topics as they are on the wire; those that are so already stay."""
+    if not namespace or "topic" not in batch.schema.names:
+        return batch
+    encoded = batch.column("topic").dictionary_encode()
+    names = [with_namespace(namespace, each) for each in encoded.dictionary.to_pylist()]
+    topics = pa.array(names, encoded.type.value_type).take(encoded.indices)
+    return batch.set_column(batch.schema.get_field_index("topic"), "topic", topics)
 
 
 def _is_topic(name: str) -> bool:

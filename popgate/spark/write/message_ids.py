@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.options.sink_options import SinkOptions
+from popgate.spark.options.sink_options import BY_VERSION, SinkOptions
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -120,8 +120,11 @@ def identity_of(
 
     A batch that is written within foreachBatch is recognised when it is repeated if `sinkId` distinguishes
     it from the other writes of the same function. Raises SparkSourceError: outside of it `sinkId` works with
-    keys only, and so do the rows of a stream if Spark does not report the batch number.
+    keys only, and so do the rows of a stream if Spark does not report the batch number. A batch that options
+    number is recognised by that number alone, wherever it is written.
     """
+    if options.version >= 0:
+        return Identity(("version", str(options.version)), options.sink_id, partition, options.has_ledger)
     query, batch = properties.get(QUERY_ID, ""), properties.get(BATCH_ID, "")
     sink_id, in_query = options.sink_id, bool(query and batch)
     if sink_id and not in_query and not options.dedupe_key:
@@ -140,7 +143,8 @@ def identity_of(
         raise illegal_option(
             "deliveryGuarantee",
             options.guarantee,
-            "this batch belongs to no stream, nothing tells it when it comes again: leave it out",
+            "this batch belongs to no stream, nothing tells it when it comes again: leave it out, or give"
+            " txnAppId and txnVersion in the place of sinkId",
         )
     if in_query and (streaming or sink_id):
         write = ("stream" if streaming else "each", query, batch)
@@ -148,8 +152,10 @@ def identity_of(
     return Identity(("batch", run), sink_id, partition)
 
 
-def batch_of(properties: Mapping[str, str]) -> tuple[str, int]:
-    """Of a stream's task: its query and its batch, as `identity_of` has found them there."""
+def batch_of(properties: Mapping[str, str], options: SinkOptions) -> tuple[str, int]:
+    """Its query and its batch, as `identity_of` has found them."""
+    if options.version >= 0:
+        return BY_VERSION, options.version
     return properties[QUERY_ID], int(properties[BATCH_ID])
 
 

@@ -14,6 +14,8 @@ from popgate.naming import (
     pop_retry_topic_v2,
     retry_topic,
     split_namespace,
+    with_namespace,
+    without_namespace,
 )
 
 
@@ -82,3 +84,31 @@ def test_derived_topics_are_named_after_group_and_topic() -> None:
 )
 def test_a_namespace_stands_before_the_first_percent(name: str, parts: tuple[str, str]) -> None:
     assert split_namespace(name) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("orders", "ns%orders"),
+        ("ns", "ns%ns"),
+        ("ns2%orders", "ns%ns2%orders"),
+        ("%RETRY%readers", "%RETRY%ns%readers"),
+        ("%DLQ%readers", "%DLQ%ns%readers"),
+        ("%other", "ns%%other"),
+    ],
+)
+def test_a_namespace_is_put_before_a_name_and_taken_away_again(name: str, full: str) -> None:
+    assert with_namespace("ns", name) == with_namespace("ns", full) == full
+    assert without_namespace("ns", full) == name
+    assert with_namespace("", name) == without_namespace("", name) == name
+
+
+@pytest.mark.parametrize("name", ["TBW102", "rmq_sys_wheel_timer", "CID_RMQ_SYS_TRANS", "", "ns%orders"])
+def test_what_no_namespace_is_put_before_stays(name: str) -> None:
+    assert with_namespace("ns", name) == name
+
+
+@pytest.mark.parametrize("name", ["orders", "ns2%orders", "ns%", "ns%ns%orders", "ns%TBW102", "%RETRY%g"])
+def test_a_name_that_would_be_another_one_keeps_its_namespace(name: str) -> None:
+    """Or it has none, or another one."""
+    assert without_namespace("ns", name) == name

@@ -12,7 +12,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from popgate.spark import sink
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.options.sink_columns import check_sink_columns
 from popgate.spark.options.sink_options import read_sink_options
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter, Written
@@ -146,6 +147,28 @@ def test_a_write_outside_of_streams_has_no_ledger(books: Books, monkeypatch: pyt
     # In foreachBatch Spark says which batch it is.
     told = task.write(iter([]))
     assert (told.batch, told.rows, told.outcome.rows) == (("q", 4), 4, 2)
+
+
+NUMBERED = {**LEDGERED, "txnAppId": "s", "txnVersion": "4"}
+del NUMBERED["sinkId"]
+
+
+def test_a_write_outside_of_streams_is_numbered_by_its_options(
+    books: Books, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SparkSourceError, match="option txnVersion = '4': Spark numbers the batches"):
+        RocketMQStreamWriter(ROWS, read_sink_options(NUMBERED))
+    outcomes = [sink.Outcome(3, 9, 3), sink.Outcome(3, 9, 0, skipped=True)]
+    monkeypatch.setattr("popgate.spark.guarantees.replay.written_once", lambda *_: outcomes[len(books.done)])
+    for opened in ((-1, 0, 0), (4, 3, 9)):
+        monkeypatch.setattr(books, "open", lambda opened=opened: Opened("token", 1, "txnVersion", *opened))
+        writer = RocketMQWriter(ROWS, read_sink_options(NUMBERED), overwrite=False)
+        told = pickle.loads(pickle.dumps(writer)).write(iter([]))
+        assert told.batch == ("txnVersion", 4)
+        with caplog.at_level(logging.WARNING):
+            writer.commit([told])
+    assert books.done == [("token", "txnVersion", 4, 3, 9)]
+    assert caplog.messages == ["version 4 of s, or a higher one, was written before; nothing was sent now"]
 
 
 def test_half_messages_have_no_groups_and_no_times() -> None:

@@ -16,7 +16,8 @@ from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlac
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome, Part, commit_batch
 from popgate.spark.guarantees.half_messages import commit_halves
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.guarantees.replay import written_once
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.options.sink_options import SinkOptions, read_sink_options
@@ -116,6 +117,8 @@ class Broker:
 
     def options(self, **given: str) -> SinkOptions:
         told = {"endpoints": "a:1", "topic": OUT, "sinkId": "s", "ledgerTopic": LEDGER, **given}
+        if "txnAppId" in told:
+            del told["sinkId"]
         return read_sink_options({"deliveryGuarantee": "effectively-once", "send.numRetries": "2", **told})
 
     def ledger(self, options: SinkOptions | None = None) -> Ledger:

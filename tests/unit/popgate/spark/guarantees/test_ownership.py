@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger
+from popgate.spark.guarantees.openings import Opened
 from popgate.spark.guarantees.ownership import CHECK_S, Ownership
 
 OPENED = Opened("token", 0, "", -1, 0)

@@ -17,7 +17,8 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayE
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.half_messages import drop_halves
-from popgate.spark.guarantees.ledger import Opened
+from popgate.spark.guarantees.openings import Opened
+from popgate.spark.options.sink_options import BY_VERSION
 from tests.unit.popgate.spark.guarantees.broker import (
     LEDGER,
     OUT,
@@ -347,6 +348,83 @@ def test_a_checkpoint_that_is_older_than_the_ledger_is_told() -> None:
     )
     assert "comes again with 1, which are others" in refused(Code.REPLAY, lambda: broker.batch(2, ["3"]))
     assert broker.bodies() == ["0", "1", "2"]
+
+
+def test_a_batch_that_was_begun_stays_so_when_an_earlier_one_comes_again() -> None:
+    """The checkpoint is older by one batch than what was written."""
+    broker = Broker(out=1)
+    broker.batch(0, ["a"])
+    opened = broker.ledger().open()
+    # The first send is the record of the task.
+    broker.before = dying("send", 3)
+    with pytest.raises(Death):
+        broker.task(opened, rows("b", "c"), batch=1, **SMALL)
+    broker.before = lambda _name, _told: None
+    assert [broker.batch(0, ["a"])[0].skipped for _ in range(2)] == [True, True]
+    assert broker.batch(1, ["b", "c"])[0].sent == 1
+    assert broker.bodies() == ["a", "b", "c"]
+
+
+def numbered(version: int) -> dict[str, Any]:
+    """By options, in the place of Spark."""
+    return {"query": BY_VERSION, "txnAppId": "s", "txnVersion": str(version)}
+
+
+def test_a_version_is_written_once_and_none_before_it() -> None:
+    broker = Broker(out=1)
+    for version, bodies in ((3, ["a", "b"]), (5, ["c"])):
+        [outcome] = broker.batch(version, bodies, **numbered(version))
+        assert (outcome.sent, outcome.skipped) == (len(bodies), False)
+    before = len(broker.queues[QueuePlace(LEDGER, "b", 0)])
+    for version, bodies in ((5, ["c"]), (3, ["a", "b"]), (4, ["d", "e"])):
+        [outcome] = broker.batch(version, bodies, **numbered(version))
+        assert (outcome.rows, outcome.sent, outcome.skipped) == (len(bodies), 0, True)
+    assert "was done with 1 rows, and comes again with 2" in refused(
+        Code.REPLAY, lambda: broker.batch(5, ["c", "d"], **numbered(5))
+    )
+    # Whoever writes is not disturbed.
+    assert len(broker.queues[QueuePlace(LEDGER, "b", 0)]) == before
+    assert broker.batch(6, ["f"], **numbered(6))[0].sent == 1
+    assert broker.bodies() == ["a", "b", "c", "f"]
+
+
+@pytest.mark.parametrize("done", [[], [3]])
+def test_a_version_that_was_begun_is_done_before_any_other(done: list[int]) -> None:
+    broker = Broker(out=1)
+    for version in done:
+        broker.batch(version, [str(version)], **numbered(version))
+    opened = broker.ledger(broker.options(txnAppId="s", txnVersion="5")).open()
+    # The first send is the record of the task.
+    broker.before = dying("send", 3)
+    with pytest.raises(Death):
+        broker.task(opened, rows("a", "b"), batch=5, **numbered(5), **SMALL)
+    broker.before = lambda _name, _told: None
+    for version in (4, 6):
+        assert f"version 5 was begun, and is not done, so version {version} is not written" in refused(
+            Code.LEDGER, lambda version=version: broker.batch(version, ["c"], **numbered(version))
+        )
+    for version in done:
+        assert broker.batch(version, [str(version)], **numbered(version))[0].skipped
+    # A query that takes the sink for its own changes nothing in that.
+    broker.ledger().open()
+    assert "version 5 was begun" in refused(Code.LEDGER, lambda: broker.batch(6, ["c"], **numbered(6)))
+    assert broker.batch(5, ["a", "b"], **numbered(5))[0].sent == 1
+    assert broker.batch(6, ["c"], **numbered(6))[0].sent == 1
+    assert broker.bodies() == [*map(str, done), "a", "b", "c"]
+
+
+def test_a_sink_has_batches_of_a_query_or_versions() -> None:
+    broker = Broker(out=1)
+    broker.batch(0, ["a"])
+    before = len(broker.queues[QueuePlace(LEDGER, "b", 0)])
+    told = refused(Code.LEDGER, lambda: broker.batch(1, ["b"], **numbered(1)))
+    assert "written by the query q, which numbers its batches itself: give another txnAppId" in told
+    assert "option txnAppId = 's'" in told
+    assert len(broker.queues[QueuePlace(LEDGER, "b", 0)]) == before
+    other = Broker(out=1)
+    other.batch(0, ["a"], **numbered(0))
+    assert "written by the query txnVersion" in refused(Code.LEDGER, lambda: other.batch(1, ["b"]))
+    assert (broker.bodies(), other.bodies()) == (["a"], ["a"])
 
 
 def test_messages_of_others_are_no_rows() -> None:

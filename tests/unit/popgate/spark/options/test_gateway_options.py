@@ -47,6 +47,10 @@ def test_a_name_server_is_an_endpoint_with_a_warning(caplog: pytest.LogCaptureFi
         ({**TLS, "rocketmq.client.tls.verify": "no"}, Code.ILLEGAL_OPTION, "true or false"),
         ({**TLS, "rocketmq.client.tls.key": "x"}, Code.ILLEGAL_OPTION, "it needs rocketmq.client.tls.cert"),
         ({"rocketmq.client.connectTimeoutMs": "1"}, Code.ILLEGAL_OPTION, "from 100 to 3600000"),
+        *(
+            ({"rocketmq.client.namespace": text}, Code.ILLEGAL_OPTION, "1 to 125 letters, digits and | - _")
+            for text in ("", "a%b", "a b", "größe", "x\n", "x" * 126)
+        ),
         ({"credentials": "env:"}, Code.ILLEGAL_OPTION, "env:NAME or file:/path"),
         (
             {"credentials": "env:A", "accessKey": "a", "secretKey": "b"},
@@ -58,6 +62,11 @@ def test_a_name_server_is_an_endpoint_with_a_warning(caplog: pytest.LogCaptureFi
 )
 def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says: str) -> None:
     assert says in refusal(code, {**LEAST, **given})
+
+
+def test_topics_and_groups_are_of_no_namespace_unless_an_option_says_so() -> None:
+    assert gateway_of(LEAST).namespace == ""
+    assert gateway_of({**LEAST, "rocketmq.client.namespace": "MQ_INST-1|a"}).namespace == "MQ_INST-1|a"
 
 
 def test_keys_that_stand_in_the_place_of_their_place_are_not_shown() -> None:

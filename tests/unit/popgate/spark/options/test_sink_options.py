@@ -13,6 +13,12 @@ from popgate.spark.options.sink_options import SINK_KNOWN, read_sink_options
 from popgate.spark.options.source_options import KNOWN, NOT_YET
 
 LEAST = {"endpoints": "gateway:8080", "topic": "orders"}
+NUMBERED = {
+    "txnAppId": "app",
+    "txnVersion": "7",
+    "ledgerTopic": "books",
+    "deliveryGuarantee": "effectively-once",
+}
 
 
 def refusal(code: Code, given: dict[str, str]) -> str:
@@ -42,6 +48,20 @@ def test_a_guarantee_says_what_it_needs() -> None:
     found = read_sink_options({**given, "deliveryGuarantee": "transactional"})
     assert (found.has_ledger, found.transactional) == (True, True)
     assert not read_sink_options(LEAST).has_ledger
+
+
+def test_topics_are_named_without_their_namespace() -> None:
+    given = {**LEAST, "sinkId": "s", "ledgerTopic": "books", "deliveryGuarantee": "transactional"}
+    found = read_sink_options({**given, "rocketmq.client.namespace": "shop"})
+    assert (found.topic, found.ledger_topic, found.sink_id) == ("shop%orders", "shop%books", "s")
+    full = {**given, "topic": "shop%orders", "ledgerTopic": "shop%books"}
+    assert read_sink_options({**full, "rocketmq.client.namespace": "shop"}) == found
+    assert read_sink_options({"endpoints": "a:1", "rocketmq.client.namespace": "shop"}).topic == ""
+
+
+def test_a_batch_may_be_numbered() -> None:
+    found = read_sink_options({**LEAST, **NUMBERED})
+    assert (found.sink_id, found.version, read_sink_options(LEAST).version) == ("app", 7, -1)
 
 
 def test_names_are_of_any_case_and_bytes_have_units() -> None:
@@ -76,6 +96,25 @@ def test_what_spark_says_of_a_query_is_left_alone() -> None:
         ({**LEAST, "sendInFlight": "0"}, Code.ILLEGAL_OPTION, "from 1 to 64"),
         ({**LEAST, "sinkId": ""}, Code.ILLEGAL_OPTION, "1 to 255 printable"),
         ({**LEAST, "sinkId": "a\x01b"}, Code.ILLEGAL_OPTION, "1 to 255 printable"),
+        ({**LEAST, **NUMBERED, "txnAppId": ""}, Code.ILLEGAL_OPTION, "option txnAppId = '': it has 1 to 255"),
+        ({**LEAST, **NUMBERED, "sinkId": "s"}, Code.ILLEGAL_OPTION, "sinkId is given too"),
+        (
+            {**LEAST, **NUMBERED, "txnVersion": "-1"},
+            Code.ILLEGAL_OPTION,
+            "whole number from 0 to 92233720368",
+        ),
+        (
+            {**LEAST, **NUMBERED, "deliveryGuarantee": "at-least-once"},
+            *(Code.ILLEGAL_OPTION, "option txnVersion = '7': it needs deliveryGuarantee = effectively-once"),
+        ),
+        *(
+            ({name: text for name, text in {**LEAST, **NUMBERED}.items() if name != left}, *missing)
+            for left, missing in (
+                ("txnAppId", (Code.MISSING_OPTION, "txnAppId and txnVersion are given together or not")),
+                ("txnVersion", (Code.MISSING_OPTION, "txnAppId and txnVersion are given together or not")),
+                ("ledgerTopic", (Code.MISSING_OPTION, "option ledgerTopic is missing")),
+            )
+        ),
         ({**LEAST, "dedupeKeyColumn": ""}, Code.ILLEGAL_OPTION, "names a column"),
         ({**LEAST, "deliveryGuarantee": "exactly-once"}, Code.ILLEGAL_OPTION, "it is one of at-least-once"),
         ({**LEAST, "deliveryGuarantee": "effectively-once"}, Code.MISSING_OPTION, "option sinkId is missing"),

@@ -227,6 +227,43 @@ def test_queues_are_assigned() -> None:
     assert found.assigned == (("s", "b", 2), ("t", "b", 0), ("t", "b", 1))
 
 
+NAMESPACE = {"rocketmq.client.namespace": "shop"}
+IN_SHOP = QUEUE._replace(topic="shop%orders")
+
+
+def test_topics_and_groups_are_named_without_their_namespace() -> None:
+    found = read(group="readers", **NAMESPACE)
+    assert (found.topics, found.group, found.gateway.namespace) == (
+        *(("shop%orders",), "shop%readers", "shop"),
+    )
+    assert read(topic="orders, shop%orders,%RETRY%readers", **NAMESPACE).topics == (
+        *("shop%orders", "%RETRY%shop%readers"),
+    )
+    text = '{"orders":{"broker-a":[0]}}'
+    found = read_source_options({"endpoints": "a:1", "assign": text, **NAMESPACE}, streaming=False)
+    assert (found.topics, found.assigned) == (("shop%orders",), (IN_SHOP,))
+
+
+@pytest.mark.parametrize("topic", ["orders", "shop%orders"])
+def test_offsets_name_topics_without_their_namespace(topic: str) -> None:
+    text = f'{{"{topic}":{{"broker-a":{{"0":5}}}}}}'
+    assert read(startingOffsets=text, **NAMESPACE).start.offsets == {IN_SHOP: 5}
+    assert read(endingOffsetsByTimestamp=text, **NAMESPACE).end.offsets == {IN_SHOP: 5}
+
+
+def test_offsets_do_not_name_a_topic_with_and_without_its_namespace() -> None:
+    text = '{"orders":{"broker-a":{"0":5}},"shop%orders":{"broker-a":{"0":6}}}'
+    told = refusal(Code.ILLEGAL_OPTION, {**LEAST, **NAMESPACE, "startingOffsets": text})
+    assert "it names a topic with the namespace shop and without it" in told
+    assert len(read(startingOffsets=text).start.offsets) == 2
+
+
+def test_a_name_with_its_namespace_is_not_too_long() -> None:
+    told = refusal(Code.ILLEGAL_OPTION, {**LEAST, **NAMESPACE, "topic": "x" * 123})
+    assert "it has 128 characters, the limit is 127" in told
+    assert "belongs to the system" in refusal(Code.ILLEGAL_OPTION, {**LEAST, **NAMESPACE, "topic": "TBW102"})
+
+
 def test_options_go_to_executors_and_show_no_secret() -> None:
     found = read(accessKey="me", secretKey="hidden", **{"rocketmq.client.tls": "true"})
     assert pickle.loads(pickle.dumps(found)) == found

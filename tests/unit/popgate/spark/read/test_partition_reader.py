@@ -74,7 +74,7 @@ class Broker:
         self.forgotten.append(number)
 
     def start_pull(self, queue: QueuePlace, offset: int, *, most: int, expression: str, kind: str) -> int:
-        assert queue == QUEUE
+        assert queue._replace(topic=QUEUE.topic) == QUEUE
         self.pulls.append((offset, most))
         self.under_way[len(self.pulls)] = (offset, most, expression)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
@@ -244,6 +244,16 @@ def test_a_batch_has_the_columns_of_the_schema_in_its_order_and_types() -> None:
     assert batch.to_pylist() == [
         {"topic": "orders", "body": b"body %d" % n, "broker_name": "broker-a"} for n in range(2)
     ]
+
+
+@pytest.mark.parametrize("style", ["default", "legacy"])
+@pytest.mark.parametrize(("topic", "named"), [("shop%orders", "orders"), ("shop2%orders", "shop2%orders")])
+def test_rows_name_their_topic_without_its_namespace(topic: str, named: str, style: str) -> None:
+    given = options(schemaStyle=style, **{"rocketmq.client.namespace": "shop"})
+    ranges = [Range(QUEUE._replace(topic=topic), 0, 2)]
+    schema = pa.schema([("topic", pa.string())])
+    (batch,) = batches(ranges, schema, given, warn_nothing, connect=to(queue_of(range(2))))
+    assert batch.column("topic").to_pylist() == [named] * 2
 
 
 def test_legacy_columns_have_their_old_names() -> None:

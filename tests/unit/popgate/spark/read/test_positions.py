@@ -96,6 +96,22 @@ def test_topics_are_matched_by_their_whole_names(pattern: str, found: list[str])
     assert [queue.topic for queue in queues_of(cast("QueueClient", Named()), told)] == found
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [(".*", ["shop%bills", "shop%orders"]), ("orders", ["shop%orders"]), ("shop%.*", [])],
+)
+def test_a_pattern_matches_names_in_its_namespace(pattern: str, found: list[str]) -> None:
+    class InNamespaces(Named):
+        def topics(self) -> list[str]:
+            return ["orders", "shop%bills", "shop%orders", "shop2%orders", "shopping"]
+
+    told = read_source_options(
+        {"endpoints": "a:1", "subscribePattern": pattern, "rocketmq.client.namespace": "shop"},
+        streaming=False,
+    )
+    assert [queue.topic for queue in queues_of(cast("QueueClient", InNamespaces()), told)] == found
+
+
 def test_those_that_are_assigned_are_read_and_no_others() -> None:
     given = {"endpoints": "a:1", "assign": '{"t":{"broker-a":[1]}}'}
     assert queues_of(CLIENT, read_source_options(given, streaming=False)) == [B]

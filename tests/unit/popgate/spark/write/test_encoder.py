@@ -12,7 +12,7 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options.sink_options import read_sink_options
 from popgate.spark.write.encoder import Encoder
 from popgate.spark.write.message_ids import Identity
-from popgate.spark.write.outgoing_rows import Outgoing
+from popgate.spark.write.outgoing_rows import Outgoing, PackedRows
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -61,6 +61,34 @@ def test_a_body_is_a_message() -> None:
     )
     assert (two.number, two.body) == (1, b"")
     assert without_id(one) == {}
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_rows_name_topics_without_their_namespace(rows: int, kind: pa.DataType) -> None:
+    """One by one, and many at a time; rows with the name on the wire are the same messages."""
+
+    def sent(given: dict[str, str], topics: list[str]) -> list[tuple[str, bytes, bytes]]:
+        encoded = encoder(**given)
+        pieces = list(encoded.pieces(batch(body=[b"b"] * rows, topic=topics, types={"topic": kind})))
+        assert all(isinstance(piece, PackedRows) for piece in pieces) == (rows == 100)
+        told = [
+            piece.row(at) for piece in pieces if isinstance(piece, PackedRows) for at in range(len(piece))
+        ] or [piece for piece in pieces if isinstance(piece, Outgoing)]
+        return [(each.topic, each.body, each.block) for each in told]
+
+    shop, half = {"rocketmq.client.namespace": "shop"}, rows // 2
+    in_full = sent({}, ["shop%orders"] * half + ["shop%bills"] * half)
+    assert {topic for topic, _, _ in in_full} == {"shop%orders", "shop%bills"}
+    assert sent(shop, ["orders"] * half + ["shop%bills"] * half) == in_full
+
+
+def test_a_topic_with_its_namespace_is_a_legal_one() -> None:
+    shop = {"rocketmq.client.namespace": "shop"}
+    for topic, says in ((None, "is null or empty"), ("", "is null or empty"), ("a b", "'shop%a b'")):
+        assert says in refusal(shop, body=[b"b"], topic=[topic])
+    assert "belongs to the system" in refusal(shop, body=[b"b"], topic=["TBW102"])
+    assert [each.topic for each in messages(shop, body=[b"b"])] == ["shop%t"]
 
 
 def test_every_column_has_its_place() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options.sink_options import SinkOptions, read_sink_options
-from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID, Identity, identity_of
+from popgate.spark.write.message_ids import BATCH_ID, QUERY_ID, Identity, batch_of, identity_of
 
 STREAM = {QUERY_ID: "q", BATCH_ID: "7"}
 
@@ -99,6 +99,21 @@ def test_a_batch_is_known_by_its_run_alone() -> None:
     assert row(batch("r", STREAM, sinkId="s")) == row(batch("other", STREAM, sinkId="s"))
     assert row(batch("r", STREAM, sinkId="s")) != row(batch("r", STREAM, sinkId="s2"))
     assert row(batch("r", STREAM, sinkId="s")) != row(stream(sinkId="s"))
+
+
+def test_a_version_is_known_wherever_it_is_written() -> None:
+    def version(number: str, told: dict[str, str], app: str = "s", run: str = "r") -> Identity:
+        given = {"txnAppId": app, "txnVersion": number, "ledgerTopic": "l"}
+        numbered = options(deliveryGuarantee="effectively-once", **given)
+        assert batch_of(told, numbered) == ("txnVersion", int(number))
+        return identity_of(told, numbered, run=run, partition=0, streaming=False)
+
+    one = version("5", {})
+    assert version("5", STREAM, run="other") == one
+    assert one.by_contents
+    tags = [one.tag, version("6", {}).tag, version("5", {}, app="s2").tag]
+    tags.append(stream(sinkId="s", ledgerTopic="l", deliveryGuarantee="effectively-once", batch="5").tag)
+    assert len(set(tags)) == 4
 
 
 def test_a_batch_outside_of_streams_has_no_use_for_a_sink_id_but_for_keys() -> None:
