@@ -19,8 +19,9 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connections import PASSING
 from popgate.spark.offsets import Offsets
 
-_SHOWN_S: Final = 15.0
-"""In that time a broker tells the higher minimum: it removes at most ten files of its log at a time."""
+_SHOWN_S: Final = 30.0
+"""In that time a broker tells the higher minimum: it goes through its queues every 10 s, and some take 100 ms
+each. Source: DefaultMessageStore.cleanQueueFilesPeriodically."""
 _REST_S: Final = 1.0
 
 
