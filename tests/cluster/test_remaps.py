@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
+from popgate.queue_client import QueuePlace
+from popgate.spark.options.source_options import read_source_options
+from popgate.spark.read.partition_reader import whole
+from popgate.spark.read.read_plan import Range
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.requests import ask
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.messages.records import decode_records
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import PACE_S, PATIENT, Client, Code, until
@@ -64,6 +69,20 @@ async def read(client: Client, queue: pb.MessageQueue, end: int) -> list[tuple[i
     return [one for one in found if one[0] < end]
 
 
+def read_by_spark(endpoint: str, queue: pb.MessageQueue, begin: int, end: int) -> list[tuple[int, str]]:
+    """As `read`, by what a task of Spark does, to which a gap that retention left is an error."""
+    place = QueuePlace(queue.topic.name, queue.broker.name, queue.id)
+    options = read_source_options({"endpoints": endpoint, "topic": place.topic}, streaming=False)
+    warnings: list[str] = []
+    found = [
+        (record.offset, record.body.decode())
+        for body, _ in whole(Range(place, begin, end), options, warnings.append)
+        for record in decode_records(body)
+    ]
+    assert not warnings
+    return found
+
+
 async def ends(client: Client, queue: pb.MessageQueue) -> tuple[int, int]:
     answers: list[Any] = [
         await client.call("QueryOffset", rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=one))
@@ -101,7 +120,9 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
     await lead(pair_cluster, "broker-a", topic, "updateStaticTopic", "-qn", str(QUEUES))
     quick = {"POPGATE_REMOTE__ROUTE_REFRESH_S": "1", **PATIENT}
     async with running_gateway(
-        options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=quick
+        listen=("grpc://127.0.0.1:0", "remoting://127.0.0.1:0"),
+        options=("--broker", pair_cluster.url, *CREATE_ON_USE),
+        environment=quick,
     ) as gateway:
         client = Client(gateway.endpoint, "reader")
         before = await send(client, topic, 6, "before")
@@ -122,7 +143,10 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
 
         copies: Counter[str] = Counter()
         # What was stored is read where it was stored, by the queues as they were told first.
-        for begin, end, found in await until(all_read):
+        read_queues = await until(all_read)
+        remoting = gateway.addresses[1].partition("://")[2]
+        for queue, (begin, end, found) in zip(queues, read_queues, strict=True):
+            assert await asyncio.to_thread(read_by_spark, remoting, queue, begin, end) == found
             offsets = [offset for offset, _ in found]
             assert offsets == sorted(set(offsets))
             assert (begin, end) == (offsets[0], offsets[-1] + 1)

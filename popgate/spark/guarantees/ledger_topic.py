@@ -29,7 +29,7 @@ _VERSION: Final = 1
 _PULL: Final = 32
 _LONGEST_REST_S: Final = 5.0
 GONE: Final = "gone"
-"""The kind of an entry that stands for offsets without a record: a compaction has removed it."""
+"""The kind of an entry for offsets without a record, up to its own: a compaction has removed what was."""
 _KIND: Final = re.compile(r"open|done|(task)(?::[0-9]+)?|(ends):[0-9]+\.[0-9]+")
 """The part of a key after the name of its sink."""
 _END_REST_S: Final = 0.1
@@ -117,7 +117,7 @@ class LedgerTopic:
         entries = []
         for record in self._records(client, queue, begin, end):
             if record.offset > begin:
-                entries.append(Entry(begin, GONE, None))
+                entries.append(Entry(record.offset - 1, GONE, None))
             begin = record.offset + 1
             key = (find_property(record.properties, KEYS.encode()) or b"").decode("utf-8", "replace")
             # Sinks may have names that begin alike.
@@ -125,7 +125,7 @@ class LedgerTopic:
             if kind is not None:
                 entries.append(self._entry(record, kind[1] or kind[2] or kind[0]))
         if begin < end:
-            entries.append(Entry(begin, GONE, None))
+            entries.append(Entry(end - 1, GONE, None))
         return entries
 
     def entries_now(

@@ -1,18 +1,28 @@
-"""Topics of which the newest message of each key stays: offsets that are missing there are no loss.
+"""Which offsets that are missing are a loss: those of which retention has removed the messages.
 
-Whatever is missing elsewhere is gone by retention. A RocketMQ broker removes messages before it tells the
-higher minimum, and passes over them in between: source DefaultMessageStore.getMessage. Of a compacted topic
-it tells the minimum of a log beside, which retention shortens, and keeps the older messages all the same:
-source DefaultMessageStore.getMinOffsetInQueue and CompactionLog.getMessage.
+Of a compacted topic the newest message of each key stays, and the others are missing. A RocketMQ broker
+removes messages before it tells the higher minimum, and passes over them in between: source
+DefaultMessageStore.getMessage. Of a compacted topic it tells the minimum of a log beside, which retention
+shortens, and keeps the older messages all the same: source DefaultMessageStore.getMinOffsetInQueue and
+CompactionLog.getMessage. The offsets of a static topic have a gap where a queue went to another broker:
+source TopicQueueMappingUtils.blockSeqRoundUp.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
 
 from popgate.errors import Fault, GatewayError
 from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connections import PASSING
 from popgate.spark.offsets import Offsets
+
+_SHOWN_S: Final = 30.0
+"""In that time a broker tells the higher minimum: it goes through its queues every 10 s, and some take 100 ms
+each. Source: DefaultMessageStore.cleanQueueFilesPeriodically."""
+_REST_S: Final = 1.0
 
 
 def is_compacted(client: QueueClient, topic: str) -> bool | None:
@@ -23,6 +33,26 @@ def is_compacted(client: QueueClient, topic: str) -> bool | None:
         if error.fault in PASSING and error.fault is not Fault.INTERNAL:
             raise
         return None
+
+
+def is_removed(
+    client: QueueClient,
+    queue: QueuePlace,
+    offset: int,
+    *,
+    now: Callable[[], float],
+    rest: Callable[[float], None],
+) -> bool:
+    """Whether retention has removed what a pull passed over at this offset: its minimum comes to say so.
+
+    `now` is in seconds and never goes back, `rest` takes seconds. Raises GatewayError.
+    """
+    until = now() + _SHOWN_S
+    while client.minimums([queue])[queue] <= offset:
+        if now() >= until:
+            return False
+        rest(_REST_S)
+    return True
 
 
 def minimums_of(client: QueueClient, begins: Offsets) -> dict[QueuePlace, int]:

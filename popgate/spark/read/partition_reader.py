@@ -18,7 +18,7 @@ from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import named
 from popgate.spark.options.source_columns import LEGACY, OF_THE_QUEUE
 from popgate.spark.options.source_options import SourceOptions
-from popgate.spark.read.compaction import is_compacted
+from popgate.spark.read.compaction import is_compacted, is_removed
 from popgate.spark.read.driver import Connect
 from popgate.spark.read.pull_size import PullSize
 from popgate.spark.read.read_plan import Range, Warn
@@ -208,7 +208,9 @@ def pulled(
             if has_holes is False:
                 has_holes = is_compacted(client, range_.queue.topic)
             # Where nobody tells, offsets that are passed over may be those of a compacted topic.
-            if has_holes is False or (has_moved and has_holes is None):
+            if (has_moved and not has_holes) or (
+                has_holes is False and is_removed(client, range_.queue, begin, now=now, rest=rest)
+            ):
                 _report_gap(range_, begin, first, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
         # Not before: whoever takes the rows may pause for longer than that.

@@ -507,6 +507,30 @@ def test_an_attempt_that_came_before_is_known_when_its_record_went_while_that_wa
     assert broker.rests == [0.1]
 
 
+def test_an_attempt_that_came_between_is_known_when_others_went_with_it() -> None:
+    """One of another sink before it went, too: the gap begins before the first look, and ends behind it."""
+    broker = Broker()
+    ledger, other = broker.ledger(), broker.ledger(broker.options(sinkId="other"))
+    opened = ledger.open()
+    other.open()
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send":
+            broker.before = lambda _name, _told: None
+            broker.ledger().begin_task(opened, 0)
+            broker.after = lose_the_answer
+
+    def lose_the_answer(name: str, told: Any) -> None:
+        broker.after = lambda _name, _told: None
+        other.open()
+        broker.compact(LEDGER)
+        raise BrokerTimeout("slow")
+
+    broker.before = come_first
+    assert ledger.begin_task(opened, 0).came_before
+    assert broker.rests == [3.0, 0.1]
+
+
 def test_what_fails_for_now_is_asked_again_and_is_no_attempt_more() -> None:
     broker = Broker()
     ledger = broker.ledger()
