@@ -402,12 +402,11 @@ def test_a_topic_whose_brokers_restart_is_waited_for() -> None:
 
 def test_a_topic_that_is_gone_is_told_after_all_attempts() -> None:
     gateway = Gateway({"t": {"broker-a": 1}}, [TopicNotFound("t")])
-    with gateway.sender(**{"send.numRetries": "3"}) as sender, pytest.raises(
-        SparkSourceError, match=r"TOPIC_NOT_FOUND: .*, tried 4 times"
-    ):
+    with gateway.sender(**{"send.numRetries": "3"}) as sender:
         sender.add(*rows(0))
         gateway.topics.clear()
-        sender.finish()
+        with pytest.raises(SparkSourceError, match=r"TOPIC_NOT_FOUND: .*, tried 4 times"):
+            sender.finish()
     assert len(gateway.sends) == 1
 
 
