@@ -274,9 +274,10 @@ class Ledger:
         if version <= last.batch:
             return last
         if not is_done and last.version not in (-1, version):
+            consequence = f"; version {version} counts as done then" if version < last.version else ""
             return self._topic.wrong(
                 f"version {last.version} was begun, and is not done, so version {version} is not written:"
-                f" write version {last.version} again first, with the same rows"
+                f" write version {last.version} again first, with the same rows{consequence}"
             )
         return None
 
