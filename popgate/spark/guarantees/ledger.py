@@ -235,41 +235,51 @@ class Ledger:
             topic = self._options.topic
             begins, now_ms = _ends(client, topic) if topic else {}, self._now_ms()
             state, end = self._state(client, queue, tokens)
-            if state is not None and self._options.version >= 0 and self._has_version(*state):
-                return state[0]
-            token = self._make_token()
-            tokens.add(token)
-            opened = _next(state, token, begins, now_ms - _SKEW_MS)
-            if self._options.version >= 0:
-                opened = replace(opened, version=self._options.version)
-            at = self._topic.send(client, queue, "open", opened.encode())
-            between = self._topic.entries(client, queue, end, at)
-            # What is gone may be an opening, whose place this one took.
-            if not any(each.kind in ("open", "done", GONE) and each.token not in tokens for each in between):
-                return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
+            left = None if state is None else self._left(*state)
+            # A record of this call hides the one of the driver that came first: it is written again then.
+            if left is None or tokens:
+                token = self._make_token()
+                tokens.add(token)
+                opened = _next(state, token, begins, now_ms - _SKEW_MS)
+                if left is None and self._options.version >= 0:
+                    opened = replace(opened, version=self._options.version)
+                at = self._topic.send(client, queue, "open", opened.encode())
+                between = self._topic.entries(client, queue, end, at)
+                # What is gone may be an opening, whose place this one took.
+                if any(each.kind in ("open", "done", GONE) and each.token not in tokens for each in between):
+                    continue
+                if left is None:
+                    first_offset = opened.first_offset if opened.again else at
+                    return replace(opened, offset=at, first_offset=first_offset)
+            if isinstance(left, Opened):
+                return left
+            raise left
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
         )
 
-    def _has_version(self, last: Opened, is_done: bool) -> bool:
-        """Whether this version, or a higher one, is done: then nothing is opened, and nobody disturbed.
+    def _left(self, last: Opened, is_done: bool) -> Opened | SparkSourceError | None:
+        """None: a batch may be opened. That opening: this version, or a higher one, is done.
 
-        Raises SparkSourceError (LEDGER) where another batch has to be done first, or was never numbered so.
+        SparkSourceError (LEDGER): another version has to be done first, or a query numbered the batches.
         """
         version = self._options.version
+        if version < 0:
+            return None
         if last.query not in ("", BY_VERSION):
-            raise self._topic.wrong(
+            return self._topic.wrong(
                 f"the sink was written by the query {last.query}, which numbers its batches itself: give"
                 " another txnAppId"
             )
         if version <= last.batch:
-            return True
+            return last
         if not is_done and last.version not in (-1, version):
-            raise self._topic.wrong(
+            consequence = f"; version {version} counts as done then" if version < last.version else ""
+            return self._topic.wrong(
                 f"version {last.version} was begun, and is not done, so version {version} is not written:"
-                f" write version {last.version} again first, with the same rows"
+                f" write version {last.version} again first, with the same rows{consequence}"
             )
-        return False
+        return None
 
     def _state(
         self, client: QueueClient, queue: QueuePlace, own: set[str]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from popgate.errors import Forbidden, GatewayError, TopicNotFound
-from popgate.naming import without_namespace
+from popgate.naming import with_namespace, without_namespace
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
@@ -59,8 +59,7 @@ def _matching(client: QueueClient, pattern: str, namespace: str) -> list[QueuePl
     matches = re.compile(pattern).fullmatch
     queues = []
     for topic in client.topics():
-        name = without_namespace(namespace, topic)
-        if (namespace and name == topic) or not matches(name):
+        if with_namespace(namespace, topic) != topic or not matches(without_namespace(namespace, topic)):
             continue
         try:
             queues += client.queues(topic)

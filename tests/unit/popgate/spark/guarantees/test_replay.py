@@ -16,6 +16,7 @@ import pytest
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError, TopicNotFound
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.commit import Outcome
 from popgate.spark.guarantees.half_messages import drop_halves
 from popgate.spark.guarantees.openings import Opened
 from popgate.spark.options.sink_options import BY_VERSION
@@ -399,10 +400,10 @@ def test_a_version_that_was_begun_is_done_before_any_other(done: list[int]) -> N
     with pytest.raises(Death):
         broker.task(opened, rows("a", "b"), batch=5, **numbered(5), **SMALL)
     broker.before = lambda _name, _told: None
-    for version in (4, 6):
-        assert f"version 5 was begun, and is not done, so version {version} is not written" in refused(
-            Code.LEDGER, lambda version=version: broker.batch(version, ["c"], **numbered(version))
-        )
+    for version, last in ((4, "with the same rows; version 4 counts as done then ("), (6, "the same rows (")):
+        told = refused(Code.LEDGER, lambda: broker.batch(version, ["c"], **numbered(version)))  # noqa: B023
+        assert f"version 5 was begun, and is not done, so version {version} is not written" in told
+        assert last in told
     for version in done:
         assert broker.batch(version, [str(version)], **numbered(version))[0].skipped
     # A query that takes the sink for its own changes nothing in that.
@@ -411,6 +412,45 @@ def test_a_version_that_was_begun_is_done_before_any_other(done: list[int]) -> N
     assert broker.batch(5, ["a", "b"], **numbered(5))[0].sent == 1
     assert broker.batch(6, ["c"], **numbered(6))[0].sent == 1
     assert broker.bodies() == [*map(str, done), "a", "b", "c"]
+
+
+def late(broker: Broker, version: int, meanwhile: Callable[[], object]) -> list[Outcome]:
+    """It is opened when another driver has come between, who did not see it."""
+
+    def before(name: str, told: Any) -> None:
+        if name == "send" and told[0].topic == LEDGER:
+            broker.before = lambda _name, _told: None
+            meanwhile()
+
+    broker.before = before
+    return broker.batch(version, ["x"], **numbered(version))
+
+
+def test_a_late_write_of_a_version_leaves_one_that_was_begun() -> None:
+    """Else another version had to be written first, and rows of this one would be left out."""
+    broker = Broker(out=1)
+    broker.batch(4, ["a"], **numbered(4))
+
+    def begin() -> None:
+        opened = broker.ledger(broker.options(txnAppId="s", txnVersion="5")).open()
+        broker.task(opened, rows("b"), batch=5, **numbered(5))
+
+    assert "version 5 was begun" in refused(Code.LEDGER, lambda: late(broker, 6, begin))
+    assert "version 5 was begun" in refused(Code.LEDGER, lambda: broker.batch(6, ["x"], **numbered(6)))
+    assert broker.batch(5, ["b", "c"], **numbered(5))[0].sent == 1
+    assert broker.batch(6, ["x"], **numbered(6))[0].sent == 1
+    assert broker.bodies() == ["a", "b", "c", "x"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_late_write_of_a_version_leaves_one_that_is_done(version: int) -> None:
+    broker = Broker(out=1)
+    broker.batch(3, ["a"], **numbered(3))
+    [outcome] = late(broker, version, lambda: broker.batch(5, ["x"], **numbered(5)))
+    assert outcome.skipped
+    assert "comes again with 2" in refused(Code.REPLAY, lambda: broker.batch(5, ["x", "y"], **numbered(5)))
+    assert broker.batch(6, ["b"], **numbered(6))[0].sent == 1
+    assert broker.bodies() == ["a", "x", "b"]
 
 
 def test_a_sink_has_batches_of_a_query_or_versions() -> None:

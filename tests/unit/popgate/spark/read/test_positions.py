@@ -98,12 +98,16 @@ def test_topics_are_matched_by_their_whole_names(pattern: str, found: list[str])
 
 @pytest.mark.parametrize(
     ("pattern", "found"),
-    [(".*", ["shop%bills", "shop%orders"]), ("orders", ["shop%orders"]), ("shop%.*", [])],
+    [
+        (".*", ["shop%bills", "shop%orders", "shop%shop%orders"]),
+        ("orders", ["shop%orders"]),
+        ("shop%.*", ["shop%shop%orders"]),
+    ],
 )
 def test_a_pattern_matches_names_in_its_namespace(pattern: str, found: list[str]) -> None:
     class InNamespaces(Named):
         def topics(self) -> list[str]:
-            return ["orders", "shop%bills", "shop%orders", "shop2%orders", "shopping"]
+            return ["orders", "shop%bills", "shop%orders", "shop%shop%orders", "shop2%orders", "shopping"]
 
     told = read_source_options(
         {"endpoints": "a:1", "subscribePattern": pattern, "rocketmq.client.namespace": "shop"},
