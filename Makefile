@@ -15,7 +15,7 @@ fast: ## the fast tier of the tests, and what check has
 check: ## the quick part: style, types, imports
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
 
-proto: ## generate protocols/grpc/pb from proto/
+proto: ## generate popgate/pb from proto/
 	$(PY) proto/generate.py
 
 docs: ## generate what is generated in docs/, and the schema of the chart's values

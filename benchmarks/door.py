@@ -27,12 +27,12 @@ import uvloop
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from processors.messaging import MessagingProcessor
 from protocols.grpc.codec.request_reader import reader_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService

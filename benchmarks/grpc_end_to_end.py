@@ -28,11 +28,11 @@ import uvloop
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.schemes import make_adapter
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

@@ -30,9 +30,9 @@ from brokers.open_broker import open_broker
 from brokers.port import Broker
 from popgate.clock import Clock, SystemClock
 from popgate.model import GroupConfig, TopicConfig
+from popgate.pb import definition_pb2 as pb
 from popgate.testing.rocketmq.cluster import RocketMQ
 from processors.messaging import MessagingProcessor
-from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.rpcs.dispatcher import SERVICE, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService
@@ -43,7 +43,7 @@ WARM_UPS = 5
 COUNTED = 5
 """How often each call is followed; the shortest trail counts, on which nothing happened to run beside it."""
 FLOORS = tuple(f"{ROOT}/{floor}/" for floor in ("protocols", "processors", "brokers", "popgate"))
-OTHERS = f"{ROOT}/protocols/grpc/pb/", f"{ROOT}/popgate/testing/"
+OTHERS = f"{ROOT}/popgate/pb/", f"{ROOT}/popgate/testing/"
 """What is generated, and the other ends of connections in tests."""
 
 Result = TypeVar("Result")

@@ -40,10 +40,10 @@ from benchmarks.waiting import (
     send,
     wait_for,
 )
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 
 TOPIC, GROUP = pb.Resource(name="rooms"), pb.Resource(name="readers")
 CONNECTIONS = 10

@@ -56,7 +56,7 @@ STAGES = (
             "_message.abi3.so",
             "google/protobuf",
             "protocols/grpc/codec/request_reader.py",
-            "protocols/grpc/pb/",
+            "popgate/pb/",
         ),
     ),
     (

@@ -30,10 +30,10 @@ import uvloop
 
 from benchmarks.beside.processes import memory_mb
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 BODY = bytes(range(256))

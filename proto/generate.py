@@ -1,4 +1,4 @@
-"""Make `protocols/grpc/pb/` from the `.proto` files here. Run by `make proto`; needs grpcio-tools.
+"""Make `popgate/pb/` from the `.proto` files here. Run by `make proto`; needs grpcio-tools.
 
 The modules load their descriptors into a pool of their own, the well-known types included: the
 official Python client registers the same names in the default pool, and one process can have both
@@ -17,9 +17,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc
 
 HERE = Path(__file__).resolve().parent
-TARGET = HERE.parent / "protocols" / "grpc" / "pb"
+TARGET = HERE.parent / "popgate" / "pb"
 WELL_KNOWN = Path(grpc_tools.__file__).resolve().parent / "_proto"
-PACKAGE = "protocols.grpc.pb"
+PACKAGE = "popgate.pb"
 
 FILES = (
     "google/protobuf/duration.proto",

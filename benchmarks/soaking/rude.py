@@ -7,11 +7,11 @@ import random
 import socket
 import time
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import frames
 from protocols.grpc.http2.hpack.decoder import encode_fields
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.dispatcher import SERVICE
 
 HELLO = frames.PREFACE + frames.settings() + frames.settings(ack=True)

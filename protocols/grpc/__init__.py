@@ -15,7 +15,7 @@ ALPN: Final = "h2"
 
 def make_adapter(listen: Listen, adapter_context: AdapterContext) -> Adapter:
     """A gRPC server for this address, not started. Raises ValueError for options it does not know."""
-    # Not at the top: whoever needs the messages alone (`protocols.grpc.pb`) should not load a server.
+    # Not at the top: whoever needs the messages alone (`popgate.pb`) should not load a server.
     from protocols.grpc.adapter import GrpcAdapter
 
     return GrpcAdapter(listen, adapter_context)

@@ -11,11 +11,11 @@ import grpc.aio
 
 from popgate import __version__
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from protocols.adapter import joined
 from protocols.grpc.codec.endpoints import fixed_endpoints
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.probing import SCRATCH, Finding, Level, Wish
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

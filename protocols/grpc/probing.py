@@ -10,11 +10,11 @@ from ipaddress import ip_address
 import grpc
 import grpc.aio
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import health_pb2
+from popgate.pb import service_pb2 as rpc
 from protocols.adapter import joined
 from protocols.grpc.caller import SERVICE, Caller, Refused
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import health_pb2
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Finding, Level, Wish, nothing_sent, port_trouble, spoken
 
 _LARGEST_TRY = 16 << 20

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum, unique
 from typing import Protocol, TypeVar
 
-from protocols.grpc.pb.service_pb2 import TelemetryCommand
+from popgate.pb.service_pb2 import TelemetryCommand
 
 AnswerT_contra = TypeVar("AnswerT_contra", contravariant=True)
 

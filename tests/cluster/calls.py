@@ -8,10 +8,10 @@ import urllib.request
 from typing import Any
 
 from popgate.ids.receipt import parse_receipt
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.cluster.load import Client, Code, until
 
 

@@ -16,10 +16,10 @@ import grpc.aio
 
 from popgate.errors import PeerWireError
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing.rocketmq import RocketMQ
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.cluster.records import INVISIBLE_S, LATEST_ERROR_S, Records
 from tests.cluster.witness import Witness
 from tests.replicas.books import RocketMQBooks

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 
+from popgate.pb import definition_pb2 as pb
 from popgate.testing import GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.requests import addresses_known, ask
@@ -16,7 +17,6 @@ from popgate.wire.bodies.access import AccessEntry, AccessPolicy, AclInfo, UserI
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.signature import sign
 from popgate.wire.json_syntax.fastjson import loads
-from protocols.grpc.pb import definition_pb2 as pb
 from tests.cluster.brokers import ACCOUNT
 from tests.cluster.load import PATIENT, Code
 

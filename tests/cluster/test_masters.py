@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import RocketMQ
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.brokers import QUEUES, comes_back
 from tests.cluster.load import PATIENT, Client, Code, Load, until
 from tests.cluster.official import official_producer

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.queue_client import QueuePlace
 from popgate.spark.options.source_options import read_source_options
 from popgate.spark.read.partition_reader import whole
@@ -21,8 +23,6 @@ from popgate.testing.rocketmq.requests import ask
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.records import decode_records
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import PACE_S, PATIENT, Client, Code, until
 from tests.support.waiting import PATIENCE_S
 

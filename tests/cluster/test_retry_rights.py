@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.cluster.brokers import ACCOUNT
 from tests.cluster.calls import give_back, made, one_of, receive, retry_kind
 from tests.cluster.load import Client, Code, until

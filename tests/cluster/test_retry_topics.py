@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.requests import addresses_known
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.calls import acknowledge, give_back, made, one_of, receive, redelivered, retry_kind
 from tests.cluster.load import PATIENT, Client, Code, until
 

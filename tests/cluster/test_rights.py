@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.testing import GatewayProcess
 from popgate.testing.rocketmq import RocketMQ
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from tests.cluster.brokers import ACCOUNT
 from tests.cluster.calls import made, receive
 from tests.cluster.load import Client, until

@@ -10,13 +10,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.requests import addresses_known, ask
 from popgate.wire.bodies.heartbeats import ConsumerConnection, decode_producer_connections
 from popgate.wire.frames.codes import RequestCode, ResponseCode
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import until
 from tests.e2e.clients import Client
 

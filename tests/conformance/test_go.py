@@ -19,10 +19,10 @@ import grpc
 import pytest
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing.gateway import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]

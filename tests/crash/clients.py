@@ -18,9 +18,9 @@ import grpc
 import grpc.aio
 
 from popgate.ids.message_id import make_message_id
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from tests.crash.records import Check, Delivery, Records, Send, Stored
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

@@ -6,8 +6,8 @@ import asyncio
 
 import grpc.aio
 
+from popgate.pb import definition_pb2 as pb
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
 from tests.support.waiting import PATIENCE_S, until
 

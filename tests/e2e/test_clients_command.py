@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import GatewayProcess
 from popgate.testing.gateway import running_gateway
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 
 ROOT = Path(__file__).parents[2]
 OK, FAILED, USAGE, NOTHING = 0, 1, 2, 4

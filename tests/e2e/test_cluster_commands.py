@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import PATIENT, SharedRocketMQ
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.e2e.clients import SERVICE, metadata
 from tests.e2e.commands import run_command
 from tests.support.needed import needed_rocketmq

@@ -14,13 +14,13 @@ import grpc.aio
 import pytest
 
 from popgate.clock import SystemClock
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
 from popgate.testing.peers import ScriptedPeer, scripted_cluster
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.e2e.clients import SERVICE, Client, metadata
 from tests.e2e.test_drain import FIXED_WINDOW, told
 from tests.support.waiting import PATIENCE_S, until

@@ -12,10 +12,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.e2e.clients import SERVICE, Client, metadata
 from tests.support.waiting import PATIENCE_S
 

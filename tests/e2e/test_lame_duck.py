@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.e2e.clients import Client
 from tests.e2e.test_drain import told
 from tests.support.waiting import PATIENCE_S, until

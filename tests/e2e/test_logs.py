@@ -15,10 +15,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayProcess, running_gateway
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY
 from tests.support.waiting import PATIENCE_S
 

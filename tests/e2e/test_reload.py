@@ -23,9 +23,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.e2e.clients import Client
 from tests.e2e.commands import run_command
 from tests.e2e.load import LONGEST_S, Load

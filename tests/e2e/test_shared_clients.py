@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.bodies.broker_stats import decode_producers
@@ -33,7 +34,6 @@ from popgate.wire.bodies.small_bodies import MessageQueue
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import VERSION, Command
 from popgate.wire.messages.records import decode_record
-from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
 from tests.e2e.test_workers import spread
 from tests.support.waiting import PATIENCE_S, until

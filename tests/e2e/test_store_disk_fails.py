@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from popgate.pb import definition_pb2 as pb
 from popgate.testing import GatewayProcess
-from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
 from tests.support.waiting import PATIENCE_S, until
 

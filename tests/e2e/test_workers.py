@@ -20,9 +20,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
 from popgate.testing import GatewayProcess
 from popgate.testing.gateway import GatewayDidNotStart
-from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
 from tests.e2e.load import LONGEST_S, Load
 from tests.support.waiting import PATIENCE_S, until

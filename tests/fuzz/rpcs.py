@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from popgate.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from protocols.grpc.codec.request_reader import Unreadable, reader_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.reflection import METHOD, SERVICES, Reflection

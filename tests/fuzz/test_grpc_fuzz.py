@@ -23,9 +23,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing.gateway import GatewayProcess, running_gateway
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, Streamed
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))

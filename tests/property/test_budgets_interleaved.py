@@ -18,12 +18,12 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService

@@ -12,15 +12,15 @@ from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.ids.receipt import parse_receipt
 from popgate.model import StoredMessage
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.messages import properties as names
 from popgate.wire.messages.compression import decompress
 from popgate.wire.messages.properties import RESERVED, decode_properties
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.codec.received_message import LATEST_MS, encode_received, md5_text, varint
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 _HIDDEN = RESERVED | {
     *(names.SHARDING_KEY, names.TRACE_CONTEXT, names.TRANSACTION_ID, names.TRANSACTION_CHECK_TIMES),

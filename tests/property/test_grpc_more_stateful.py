@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from popgate.context import Context
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, MessageType, TopicConfig
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from tests.property import test_grpc_stateful as plain
 from tests.property.test_grpc_stateful import CLIENTS, Code, Sent, Site, clients, picks
 

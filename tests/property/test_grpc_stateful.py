@@ -30,15 +30,15 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.store import Durability
 from popgate.filters.compiled import EVERYTHING
 from popgate.model import GroupConfig, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.testing import MovableClock
 from popgate.testing.crash_copy import copy_as_after_a_crash
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.schemes import make_adapter
 from tests.support.waiting import PATIENCE_S
 

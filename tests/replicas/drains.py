@@ -31,9 +31,9 @@ import grpc.aio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from tests.replicas.clients import PATIENT_INVISIBLE_S, SERVICE, Official, Stage
 from tests.replicas.ledger import Ledger
 from tests.replicas.town import CONSUME_TIMEOUT_MS, EMBEDDED, READY_WITHIN_S, Town, town_before

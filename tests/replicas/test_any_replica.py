@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 
 from popgate.model import MessageType
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.duration_pb2 import Duration
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.duration_pb2 import Duration
 from tests.support.waiting import PATIENCE_S, until
 
 A, B = 0, 1

@@ -17,11 +17,11 @@ import pytest
 from brokers.remote.metadata.config_codec import topic_fields
 from popgate.ids.message_id import decode_offset_message_id, make_message_id
 from popgate.model import MessageType, TopicConfig
+from popgate.pb.definition_pb2 import Code
 from popgate.testing.rocketmq.requests import ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.properties import UNIQ_KEY, encode_properties, find_property
 from popgate.wire.messages.records import TRANSACTION_COMMIT, Record, decode_records
-from protocols.grpc.pb.definition_pb2 import Code
 from tests.replicas.test_any_replica import A, B, Reader, half
 from tests.support.waiting import until, wait_until
 

@@ -12,11 +12,11 @@ import pytest
 from popgate.ids.receipt import OF_RETRY_V1, OF_TOPIC, Receipt
 from popgate.model import MessageType
 from popgate.naming import pop_retry_topic_v1
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.duration_pb2 import Duration
 from popgate.wire.messages.properties import encode_properties
 from popgate.wire.messages.records import Record
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.replicas import books
 from tests.replicas.books import EmbeddedBooks, RocketMQBooks
 from tests.replicas.ledger import Delivery

@@ -24,13 +24,13 @@ from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.errors import BrokerUnavailable
 from popgate.faults import Faults
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
 from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.schemes import make_adapter
 from tests.support.evidence import threads_at_work
 from tests.support.waiting import PATIENCE_S, until

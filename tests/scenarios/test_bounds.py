@@ -17,9 +17,9 @@ from google.protobuf.message import Message
 from popgate.context import Context
 from popgate.filters.compiled import _short_filter
 from popgate.model import GroupConfig, TopicConfig
+from popgate.pb.definition_pb2 import Code
 from processors.limits import Limits
 from processors.requests import Receive
-from protocols.grpc.pb.definition_pb2 import Code
 
 KB = 1024
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from popgate.pb.definition_pb2 import Code
 from popgate.sockets.servers import close_server
-from protocols.grpc.pb.definition_pb2 import Code
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS, PING, GOAWAY = 4, 6, 7

@@ -10,9 +10,9 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.admin.redrive import Moved
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 
 OPERATOR = Context(client_id="operator")
 

@@ -10,8 +10,8 @@ import pytest
 
 from popgate.errors import Fault
 from popgate.model import GroupConfig
+from popgate.pb.definition_pb2 import PUSH_CONSUMER, Code
 from processors.limits import Limits
-from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
 
 
 async def test_scenario_01_a_renewed_handle_finishes_its_message_after_a_crash(

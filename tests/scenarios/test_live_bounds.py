@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from brokers.remote.consume.arrival_watch import LONGEST_S
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 pytestmark = pytest.mark.timeout(1800)  # the first waits until all of them have begun
 

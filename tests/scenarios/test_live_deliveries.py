@@ -11,10 +11,10 @@ import pytest
 
 from popgate.errors import Fault
 from popgate.ids.receipt import parse_receipt
+from popgate.pb.definition_pb2 import PUSH_CONSUMER, Code
+from popgate.pb.duration_pb2 import Duration
 from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
-from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.replicas.books import RocketMQBooks
 
 pytestmark = pytest.mark.timeout(1800)  # the first waits until all of them have begun

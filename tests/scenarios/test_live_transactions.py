@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.duration_pb2 import Duration
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.duration_pb2 import Duration
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)  # the first waits until all of them have begun

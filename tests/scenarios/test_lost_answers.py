@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from popgate.model import GroupConfig
-from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
+from popgate.pb.definition_pb2 import PUSH_CONSUMER, Code
 
 LATER = "after=1000000"
 

@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.definition_pb2 import PUSH_CONSUMER, Code
 from popgate.testing import GatewayDidNotStart, GatewayProcess, running_gateway
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
 
 
 def client_of(world: Any, gateway: GatewayProcess, **headers: str) -> Any:

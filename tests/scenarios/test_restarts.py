@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from popgate.model import GroupConfig, TopicConfig
-from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
+from popgate.pb.definition_pb2 import PUSH_CONSUMER, Code
 
 SEEDS = range(int(os.environ.get("TEST_RESTART_SEEDS", "4")))
 RESTARTS = 4

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from popgate.model import GroupConfig, TopicConfig
+from popgate.pb.definition_pb2 import Code
 from processors.limits import Limits
-from protocols.grpc.pb.definition_pb2 import Code
 
 CODES_OF_A_DEAD_HANDLE = (Code.INVALID_RECEIPT_HANDLE, Code.TOPIC_NOT_FOUND)
 

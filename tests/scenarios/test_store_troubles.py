@@ -10,9 +10,9 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import TopicConfig
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import GatewayDidNotStart, GatewayProcess
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.duration_pb2 import Duration
 
 HOUR_MS = 3_600_000
 

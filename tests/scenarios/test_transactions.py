@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.definition_pb2 import Code
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.definition_pb2 import Code
 
 LATER = "after=1000000"
 FROM_CHECK = 2

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from popgate.context import Context
 from popgate.model import MessageType
+from popgate.pb.definition_pb2 import Code
 from processors.consume.receive_rules import is_node, is_rust
-from protocols.grpc.pb.definition_pb2 import Code
 
 _USUAL_LIMIT = 4 * 1024 * 1024
 """Bytes of an answer that gRPC libraries take when nobody tells them otherwise, as these clients do not."""

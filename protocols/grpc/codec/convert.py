@@ -21,15 +21,15 @@ from popgate.model import (
     StoredMessage,
 )
 from popgate.naming import check_topic
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.service_pb2 import ReceiveMessageRequest, SendResultEntry
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.checksum import crc32
 from processors.requests import Receive
 from protocols.grpc.codec.client_quirks import types_known
 from protocols.grpc.codec.errors import OK
 from protocols.grpc.codec.received_message import LATEST_MS, encode_message, md5_text
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest, SendResultEntry
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""

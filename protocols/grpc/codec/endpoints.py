@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, ip_address
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault
-from protocols.grpc.pb.definition_pb2 import Address, AddressScheme, Endpoints
+from popgate.pb.definition_pb2 import Address, AddressScheme, Endpoints
 
 _MOST = 64
 """Addresses that are echoed."""

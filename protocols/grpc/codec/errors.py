@@ -11,8 +11,8 @@ from typing import Final, assert_never
 
 from popgate.context import Context
 from popgate.errors import Fault, GatewayError
+from popgate.pb.definition_pb2 import Code, Status
 from protocols.grpc.codec.client_quirks import code_for, is_at_least
-from protocols.grpc.pb.definition_pb2 import Code, Status
 
 OK: Final = Status(code=Code.OK, message="OK")
 """Shared: never changed, only copied into answers."""

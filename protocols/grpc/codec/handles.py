@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from popgate.context import Context
 from popgate.errors import IllegalReceipt, shown
 from popgate.ids.receipt import is_mark
+from popgate.pb import service_pb2 as rpc
 from popgate.wire.checksum import crc32
 from protocols.grpc.codec.client_quirks import may_be_new_id
-from protocols.grpc.pb import service_pb2 as rpc
 
 Settlement = (
     rpc.AckMessageEntry | rpc.ChangeInvisibleDurationRequest | rpc.ForwardMessageToDeadLetterQueueRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from popgate.errors import BadRequest
 from popgate.lite import LiteAction, LiteOrigin, LiteSync
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 
 _ACTIONS = {
     pb.LiteSubscriptionAction.PARTIAL_ADD: LiteAction.ADD,

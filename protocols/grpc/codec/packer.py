@@ -16,14 +16,14 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Sent
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
 from protocols.grpc.codec.convert import tell_sent
 from protocols.grpc.codec.errors import OK, joint_status, status_of
 from protocols.grpc.codec.plain_send import PRINTABLE, PlainSend
 from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, NOT_LAST, varint
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 
 _MOST_PROPERTIES: Final = 32
 _PAIRS: Final = [b"\x01\x02" * count for count in range(_MOST_PROPERTIES + 7)]

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from popgate.errors import GatewayError
+from popgate.pb import service_pb2 as rpc
 from popgate.wire.checksum import crc32
 from processors.requests import Receive
 from protocols.grpc.codec.convert import receive_in
 from protocols.grpc.codec.errors import OK
 from protocols.grpc.codec.plain_request import PlainRequest, read_size
 from protocols.grpc.codec.received_message import encode_length
-from protocols.grpc.pb import service_pb2 as rpc
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

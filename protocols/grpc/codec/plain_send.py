@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from popgate.pb import service_pb2 as rpc
 from protocols.grpc.codec.plain_request import NUMBER_BITS, PlainRequest, read_number, read_size
 from protocols.grpc.codec.received_message import HIDDEN
-from protocols.grpc.pb import service_pb2 as rpc
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

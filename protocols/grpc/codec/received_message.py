@@ -14,11 +14,11 @@ from typing import Final
 from popgate.errors import PeerWireError
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
+from popgate.pb import definition_pb2 as pb
 from popgate.wire.messages import properties as names
 from popgate.wire.messages.compression import borne, decompress
 from popgate.wire.messages.properties import RESERVED, split_properties
 from protocols.grpc.codec.handles import marked
-from protocols.grpc.pb import definition_pb2 as pb
 
 try:
     # That of hashlib is OpenSSL's, which takes as long to begin as this one for all of a short body.

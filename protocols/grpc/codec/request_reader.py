@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError, Message
 
 from popgate.build import is_compiled
 from popgate.errors import BadRequest
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from protocols.grpc.codec.plain_consume import PlainAck, PlainReceive, read_ack, read_receive
 from protocols.grpc.codec.plain_request import read_number
 from protocols.grpc.codec.plain_send import PlainSend, read_plain
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 
 _LARGEST = 4 * 1024 * 1024
 """Bytes of a request that brings no message. The largest acknowledgement that there may be has two."""

@@ -18,13 +18,13 @@ from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import GatewayError, Internal
 from popgate.kinds import Authenticator
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.codec.errors import status_of
 from protocols.grpc.codec.packer import EncodedAnswer
 from protocols.grpc.codec.plain_request import PlainRequest
 from protocols.grpc.codec.request_reader import Request, Unreadable
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.rpcs.request_context import authenticate, check_client_id, open_context
 from protocols.grpc.service.service import MessagingService

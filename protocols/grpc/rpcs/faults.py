@@ -27,8 +27,8 @@ from google.protobuf.message import Message
 from popgate.clock import Clock
 from popgate.faults import Faults, Rule
 from popgate.kinds import Authenticator
+from popgate.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
 from protocols.grpc.codec.request_reader import Request
-from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
 from protocols.grpc.rpcs.dispatcher import STREAMED, UNARY, RpcDispatcher, Streamed, Unary
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService

@@ -12,7 +12,7 @@ from typing import Final
 
 from popgate.clock import Clock, SystemClock, Timer
 from popgate.errors import shown
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.transport import CallFailed, CallStatus, ResponseStream
 
 SERVICE = "grpc.health.v1.Health"

@@ -28,12 +28,12 @@ from popgate.naming import (
     is_system_topic,
     split_namespace,
 )
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.codec.packer import EncodedAnswer
 from protocols.grpc.codec.plain_request import PlainRequest
 from protocols.grpc.codec.request_reader import Request, Unreadable
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs.dispatcher import RpcHandler, Streamed, Unary
 from protocols.grpc.transport import Call, CallFailed, ResponseStream, TelemetryChannel
 

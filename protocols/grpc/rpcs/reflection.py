@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
+from popgate.pb.pool import POOL
 from protocols.drain import LongPolls
-from protocols.grpc.pb.pool import POOL
 from protocols.grpc.transport import CallFailed, CallStatus
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
-    from protocols.grpc.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
+    from popgate.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 V1: Final = "grpc.reflection.v1"
 V1_ALPHA: Final = "grpc.reflection.v1alpha"
@@ -74,7 +74,7 @@ class Reflection:
 
     def answer(self, data: bytes) -> bytes:
         """The answer to one question. Raises CallFailed for bytes that are none."""
-        from protocols.grpc.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
+        from popgate.pb.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
         if len(data) > _LONGEST:
             raise CallFailed(
@@ -170,7 +170,7 @@ def _alpha() -> bytes:
     """The file of v1, with the package of v1alpha."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    import protocols.grpc.pb.reflection_pb2 as v1
+    import popgate.pb.reflection_pb2 as v1
 
     file = FileDescriptorProto()
     v1.DESCRIPTOR.CopyToProto(file)

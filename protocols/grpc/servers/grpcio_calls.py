@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from popgate.pb import service_pb2 as rpc
 from protocols.grpc.codec.request_reader import Unreadable
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 from protocols.tls import alternative_name
 

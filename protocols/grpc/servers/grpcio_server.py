@@ -14,13 +14,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from popgate.sockets.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
 from protocols.drain import CUT_S, InFlightCalls
 from protocols.grpc.codec.packer import EncodedAnswer
 from protocols.grpc.codec.request_reader import Request, Unreadable, measuring_reader_of, reader_of
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs import health
 from protocols.grpc.rpcs import reflection as reflecting
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcHandler, Streamed, Unary

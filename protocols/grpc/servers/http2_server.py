@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.health_pb2 import HealthCheckRequest
 from protocols.admission import Admission
 from protocols.drain import CUT_S, InFlightCalls
 from protocols.entrances import Entrance, Opening
@@ -15,8 +17,6 @@ from protocols.grpc.codec.request_reader import Unreadable, reader_of
 from protocols.grpc.http2.events import Shape
 from protocols.grpc.http2.frames.limits import Http2Limits
 from protocols.grpc.http2.grpc_wire import GrpcWire
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest
 from protocols.grpc.rpcs import health
 from protocols.grpc.rpcs import reflection as reflecting
 from protocols.grpc.rpcs.dispatcher import SERVICE, STREAMED, UNARY, RpcHandler, Streamed, Unary

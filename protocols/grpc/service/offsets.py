@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, IllegalOffset, NotFound, shown
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.budgets import Budgets
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
@@ -17,8 +19,6 @@ from protocols.drain import LongPolls
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.client_quirks import notices_only_an_end
 from protocols.grpc.codec.errors import OK, status_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.transport import ResponseStream
 
 _PULLED = rpc.PullMessageResponse(status=OK)

@@ -17,6 +17,8 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
 from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.produce.message_checks import check_count
@@ -32,8 +34,6 @@ from protocols.grpc.codec.packer import EncodedAnswer, Packer, sends_out
 from protocols.grpc.codec.plain_consume import PlainAck, PlainReceive, encode_acked
 from protocols.grpc.codec.plain_send import PlainSend
 from protocols.grpc.codec.received_message import encode_received, encode_time
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.service.offsets import Positions
 from protocols.grpc.telemetry.departures import Departures
 from protocols.grpc.telemetry.kept_settings import KeptSettings

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from popgate.context import Context
 from popgate.errors import GatewayError, TooManyRequests
+from popgate.pb.service_pb2 import TelemetryCommand
 from protocols.grpc.codec.client_quirks import can_receive
-from protocols.grpc.pb.service_pb2 import TelemetryCommand
 from protocols.grpc.transport import BrokenStream, TelemetryChannel
 
 _MOST = 64

@@ -9,15 +9,15 @@ import itertools
 
 from popgate.errors import ClientNotFound, Forbidden, GatewayError, Unsupported, shown
 from popgate.groups.verdict import Verdict
-from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
-from protocols.grpc.codec.convert import message_out
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.service_pb2 import (
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.service_pb2 import (
     PrintThreadStackTraceCommand,
     TelemetryCommand,
     ThreadStackTrace,
     VerifyMessageCommand,
 )
+from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
+from protocols.grpc.codec.convert import message_out
 
 _MOST = 16
 """Questions that one client has not answered."""

@@ -13,13 +13,13 @@ from popgate.errors import BadRequest, Fault, shown
 from popgate.filters.compiled import compile_filter
 from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.duration_pb2 import Duration
 from processors.clients.client_registry import ClientKind
 from processors.consume.lite import lite_quota
 from processors.consume.receive_rules import is_node
 from processors.limits import Limits
 from protocols.grpc.codec.convert import check_endpoints, filter_kind, millis_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.duration_pb2 import Duration
 
 _SEND_ATTEMPTS = 3
 _SEND_INITIAL_MS = 10

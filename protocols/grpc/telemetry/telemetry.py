@@ -12,6 +12,13 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, Unsupported, shown
 from popgate.model import FilterKind, Reading, TransactionCheck
+from popgate.pb.definition_pb2 import Settings
+from popgate.pb.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
+    ReconnectEndpointsCommand,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+)
 from processors.clients.client_registry import ClientKind, connection_of
 from processors.clients.query import ClientQuery, RunningInfoQuestion
 from processors.consume.receive_rules import is_node, is_rust
@@ -20,13 +27,6 @@ from protocols.drain import LongPolls
 from protocols.grpc.codec.client_quirks import can_receive
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.errors import OK, is_clients_fault, status_of
-from protocols.grpc.pb.definition_pb2 import Settings
-from protocols.grpc.pb.service_pb2 import (
-    NotifyUnsubscribeLiteCommand,
-    ReconnectEndpointsCommand,
-    RecoverOrphanedTransactionCommand,
-    TelemetryCommand,
-)
 from protocols.grpc.telemetry import settings as client_settings
 from protocols.grpc.telemetry.kept_settings import SMALL, KeptSettings
 from protocols.grpc.telemetry.outbox import GONE, Outbox

@@ -18,6 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.bodies.routes import TopicRoute
@@ -25,8 +27,6 @@ from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, AdapterContext, parse_listen
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Level, Wish
 from protocols.schemes import listens_by_itself, load_for, make_adapter
 from protocols.shared_adapter import SharedAdapter

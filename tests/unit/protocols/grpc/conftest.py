@@ -20,14 +20,14 @@ from brokers.embedded.storage.store import Durability
 from popgate.build import is_compiled
 from popgate.clock import SystemClock
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import AdapterContext, parse_listen
 from protocols.grpc.codec import request_reader
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.request_context import open_context
 from protocols.grpc.service.service import MessagingService
 from protocols.schemes import make_adapter

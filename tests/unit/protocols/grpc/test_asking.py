@@ -13,10 +13,10 @@ from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
 from popgate.groups.verdict import Verdict
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.clients.query import StackQuestion
 from protocols.drain import LongPolls
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.telemetry.pending_queries import PendingQueries
 from protocols.grpc.telemetry.telemetry import TelemetryStream
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from popgate.model import MessageType, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 Code = pb.Code
 MIB_4 = 4 * 1024 * 1024

@@ -11,9 +11,9 @@ import pytest
 
 from popgate.context import ANONYMOUS, Context, Principal
 from popgate.kinds import Credentials
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing.papers import Papers
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.tls import Certificate
 
 

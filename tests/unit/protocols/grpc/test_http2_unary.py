@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import MovableClock, frames
 from popgate.testing.frames import PREFACE, framed, settings
 from protocols.grpc.http2.hpack.decoder import encode_fields
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from tests.support.waiting import PATIENCE_S
 
 HEADERS = [

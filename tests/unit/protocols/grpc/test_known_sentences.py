@@ -15,11 +15,11 @@ import pytest
 
 from popgate.errors import TooManyRequests
 from popgate.model import GroupConfig, MessageType, Permission, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 Code = pb.Code
 HOURS_12_MS = 43_200_000

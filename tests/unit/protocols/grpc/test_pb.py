@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2 as their_health
 from rocketmq.grpc_protocol import definition_pb2 as their_definition
 from rocketmq.grpc_protocol import service_pb2 as their_service
 
-import protocols.grpc.pb
-from protocols.grpc.pb import definition_pb2, duration_pb2, health_pb2, service_pb2, timestamp_pb2
+import popgate.pb
+from popgate.pb import definition_pb2, duration_pb2, health_pb2, service_pb2, timestamp_pb2
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -119,7 +119,7 @@ def test_the_well_known_types_come_from_the_private_pool_too() -> None:
 
 def test_the_committed_code_is_what_the_generator_makes(generator: ModuleType, tmp_path: Path) -> None:
     generator.generate(tmp_path)
-    committed = Path(next(iter(protocols.grpc.pb.__path__)))
+    committed = Path(next(iter(popgate.pb.__path__)))
     names = {p.name for p in committed.iterdir() if p.suffix in {".py", ".pyi"}}
     assert names == {p.name for p in tmp_path.iterdir()}
     for name in sorted(names):

@@ -9,10 +9,10 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
 from popgate.model import TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 
 Code = pb.Code
 ADMIN = Context(client_id="admin", door="admin")

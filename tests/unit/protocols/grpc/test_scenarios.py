@@ -11,11 +11,11 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig, StartFrom
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.sockets.servers import close_server
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 DAY_MS = 86_400_000
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from popgate.model import CustomizedRetry, GroupConfig, Permission, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from processors.limits import Limits
 from processors.requests import Said
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from tests.support.waiting import PATIENCE_S
 
 Code = pb.Code

@@ -12,10 +12,10 @@ from popgate.context import Context, Principal
 from popgate.errors import Unauthenticated
 from popgate.kinds import Credentials
 from popgate.model import GroupConfig, MessageType, Permission, Route, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.limits import Limits
 from protocols.grpc.codec.convert import types_out
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs.dispatcher import UNARY
 
 Code = pb.Code

@@ -12,11 +12,11 @@ import grpc
 import pytest
 
 from popgate.model import Message, MessageType, Permission, Queue, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.timestamp_pb2 import Timestamp
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 Code = pb.Code
 

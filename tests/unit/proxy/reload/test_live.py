@@ -14,11 +14,11 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import GroupConfig, Message, MessageType, Reading
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from processors.clients.client_registry import ClientKind
 from processors.requests import Pull, Receive
 from protocols.grpc.codec.packer import Packer
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build
 from proxy.config.handover import Settled, settle
 from proxy.config.settings import Settings

@@ -14,14 +14,14 @@ import grpc
 import grpc.aio
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from popgate.testing import frames
 from popgate.testing.papers import Papers
 from processors.adjust import adjust
 from protocols import schemes
 from protocols.grpc.adapter import GrpcAdapter
 from protocols.grpc.http2.hpack.decoder import encode_fields
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs import health
 from proxy.app import App, build
 from proxy.config.error import SettingsWrong

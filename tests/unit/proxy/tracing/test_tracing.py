@@ -19,15 +19,15 @@ from opentelemetry.trace import SpanKind, StatusCode
 from brokers.capabilities import LiteTopics, RedrivesDeadLetters, TellsCluster
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.ids.message_id import make_message_id
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
 from processors.policies.registry import Policies
 from protocols.grpc.codec import request_reader
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from proxy.app import App, build
 from proxy.config.error import SettingsWrong
 from proxy.config.settings import Settings

@@ -13,12 +13,12 @@ import zstandard
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault
 from popgate.model import FilterKind, MessageType, Permission, Queue, Route, StoredMessage
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.duration_pb2 import Duration
+from popgate.pb.service_pb2 import PullMessageRequest, ReceiveMessageRequest
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.messages.properties import encode_properties
 from protocols.grpc.codec.convert import message_in, message_out, millis_of, queue_out, receive_in, types_out
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.pb.service_pb2 import PullMessageRequest, ReceiveMessageRequest
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.service.offsets import pull_in
 
 CONTEXT = Context(client_id="c", peer="10.1.2.3:4444")

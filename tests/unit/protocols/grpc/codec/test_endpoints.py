@@ -6,8 +6,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault
+from popgate.pb.definition_pb2 import Address, AddressScheme, Endpoints
 from protocols.grpc.codec.endpoints import dialled_endpoints, fixed_endpoints
-from protocols.grpc.pb.definition_pb2 import Address, AddressScheme, Endpoints
 
 IPv4, IPv6, DOMAIN = AddressScheme.IPv4, AddressScheme.IPv6, AddressScheme.DOMAIN_NAME
 UNSPECIFIED = AddressScheme.ADDRESS_SCHEME_UNSPECIFIED

@@ -30,8 +30,8 @@ from popgate.errors import (
     Unauthenticated,
     Unsupported,
 )
+from popgate.pb.definition_pb2 import Code
 from protocols.grpc.codec.errors import code_of, is_clients_fault, knows_polling_time, status_of
-from protocols.grpc.pb.definition_pb2 import Code
 
 JAVA_KNOWS = {
     *(Code.BAD_REQUEST, Code.ILLEGAL_ACCESS_POINT, Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP),

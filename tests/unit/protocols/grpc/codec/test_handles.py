@@ -11,11 +11,11 @@ import pytest
 from popgate.context import Context
 from popgate.ids.receipt import parse_receipt
 from popgate.model import GroupConfig, MessageType, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.definition_pb2 import Code
+from popgate.pb.duration_pb2 import Duration
 from protocols.grpc.codec.handles import marked, marked_like, receipt_of, receipts_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.duration_pb2 import Duration
 
 pytestmark = pytest.mark.usefixtures("reading")
 NAMES: Any = {"topic": pb.Resource(name="t"), "group": pb.Resource(name="g")}

@@ -10,11 +10,11 @@ import pytest
 from popgate.errors import BadRequest
 from popgate.lite import LiteAction, LiteOrigin
 from popgate.model import GroupConfig, MessageType, TopicConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from processors.limits import Limits
 from protocols.grpc.codec.lite import lite_sync_in
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 
 Code = pb.Code
 ADD, REMOVE, REPLACE, CLEAR = (

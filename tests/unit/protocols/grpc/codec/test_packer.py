@@ -10,14 +10,14 @@ from popgate.context import Context
 from popgate.messages.packed_messages import PackedMessages, SentTogether
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import check_topic
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from processors.produce.message_checks import check_message, finish_message
 from protocols.grpc.codec import convert
 from protocols.grpc.codec.packer import Packer, encode_sent, sends_out
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 LIMITS = Limits(max_body_bytes=1000, max_properties=4, max_properties_bytes=100, max_message_id_bytes=40)
 PACKER = Packer(LIMITS)

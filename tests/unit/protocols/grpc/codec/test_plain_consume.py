@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from popgate.context import Context
 from popgate.model import FilterKind
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from protocols.grpc.codec.convert import receive_in
 from protocols.grpc.codec.errors import OK
 from protocols.grpc.codec.handles import marked, receipts_of
@@ -22,9 +25,6 @@ from protocols.grpc.codec.plain_consume import (
     read_receive,
 )
 from protocols.grpc.codec.request_reader import reader_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.dispatcher import names_of
 
 CONTEXT = Context(peer="127.0.0.1:5000", door="grpc")

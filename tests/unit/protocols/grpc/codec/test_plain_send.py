@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from popgate.context import Context
 from popgate.messages.packed_messages import PackedMessages
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from protocols.grpc.codec.packer import Packer
@@ -19,8 +21,6 @@ from protocols.grpc.codec.plain_send import (
     read_plain,
 )
 from protocols.grpc.codec.request_reader import reader_of
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.rpcs.dispatcher import names_of
 from tests.unit.protocols.grpc.codec.test_packer import (
     LIMITS,

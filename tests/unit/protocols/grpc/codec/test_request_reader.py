@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from protocols.grpc.codec.request_reader import TooLarge, Unreadable, reader_of
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 
 MIB = 1024 * 1024
 EMPTY_ELEMENT = b"\x0a\x00"

@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2 as theirs
 from grpc_health.v1 import health_pb2_grpc
 
-from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from popgate.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 

@@ -12,9 +12,9 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, IllegalGroup, IllegalTopic
 from popgate.model import GroupConfig
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.namespaces import full_name, parts_of, retold, take_in
 
 pytestmark = pytest.mark.usefixtures("reading")

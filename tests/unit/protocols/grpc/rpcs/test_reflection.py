@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha import reflection_pb2 as theirs
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from protocols.grpc.pb import definition_pb2, reflection_pb2, service_pb2
+from popgate.pb import definition_pb2, reflection_pb2, service_pb2
 from protocols.grpc.rpcs.reflection import Reflection
 from protocols.grpc.transport import CallFailed
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from protocols.grpc.rpcs.dispatcher import SERVICE
 from protocols.grpc.servers import grpcio_server
 from protocols.grpc.servers.grpcio_calls import GrpcioStream, peer_text

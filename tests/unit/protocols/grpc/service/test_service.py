@@ -11,8 +11,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.service_pb2 import ReceiveMessageResponse
 from protocols.grpc.service.service import MessagingService
 from protocols.grpc.transport import BrokenStream
 

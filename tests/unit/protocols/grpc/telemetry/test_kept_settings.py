@@ -9,9 +9,9 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import TooManyRequests
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
 from protocols.drain import LongPolls
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.telemetry.kept_settings import SMALL, KeptSettings
 from protocols.grpc.telemetry.telemetry import TelemetryStream
 from tests.support.waiting import PATIENCE_S

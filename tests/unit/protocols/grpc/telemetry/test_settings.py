@@ -7,10 +7,10 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, IllegalFilter, IllegalGroup, IllegalTopic
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig
+from popgate.pb import definition_pb2 as pb
+from popgate.pb.duration_pb2 import Duration
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.telemetry.settings import check_settings, kind_in, merged, retry_out, topics_in
 
 LADDER = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]

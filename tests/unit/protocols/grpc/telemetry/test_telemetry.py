@@ -18,14 +18,14 @@ from popgate.context import Context, Principal
 from popgate.errors import BrokerUnavailable
 from popgate.kinds import Action, Credentials, Resource
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
+from popgate.pb import definition_pb2 as pb
+from popgate.pb import service_pb2 as rpc
+from popgate.pb.duration_pb2 import Duration
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import VerifyQuestion
 from processors.limits import Limits
 from processors.policies.registry import Policies
 from protocols.drain import LongPolls
-from protocols.grpc.pb import definition_pb2 as pb
-from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs.dispatcher import STREAMED, RpcDispatcher
 from protocols.grpc.rpcs.health import Health
 from protocols.grpc.service.service import MessagingService

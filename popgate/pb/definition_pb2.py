@@ -3,9 +3,9 @@
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 
-import protocols.grpc.pb.duration_pb2  # its types are used by name
-import protocols.grpc.pb.timestamp_pb2  # its types are used by name
-from protocols.grpc.pb.pool import POOL
+import popgate.pb.duration_pb2  # its types are used by name
+import popgate.pb.timestamp_pb2  # its types are used by name
+from popgate.pb.pool import POOL
 
 POOL.AddSerializedFile(
     b'\n#apache/rocketmq/v2/def'

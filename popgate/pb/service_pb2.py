@@ -2,10 +2,10 @@
 
 from google.protobuf.message_factory import GetMessageClass
 
-import protocols.grpc.pb.definition_pb2  # its types are used by name
-import protocols.grpc.pb.duration_pb2  # its types are used by name
-import protocols.grpc.pb.timestamp_pb2  # its types are used by name
-from protocols.grpc.pb.pool import POOL
+import popgate.pb.definition_pb2  # its types are used by name
+import popgate.pb.duration_pb2  # its types are used by name
+import popgate.pb.timestamp_pb2  # its types are used by name
+from popgate.pb.pool import POOL
 
 POOL.AddSerializedFile(
     b'\n apache/rocketmq/v2/ser'

@@ -2,7 +2,7 @@
 
 from google.protobuf.message_factory import GetMessageClass
 
-from protocols.grpc.pb.pool import POOL
+from popgate.pb.pool import POOL
 
 POOL.AddSerializedFile(
     b'\n\x1fgoogle/protobuf/timest'
