@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from popgate.errors import Fault, GatewayError
+from popgate.errors import Fault, GatewayError, PeerWireError
 from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connections import PASSING
 from popgate.spark.offsets import Offsets
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.messages.records import decode_record
 
 _SHOWN_S: Final = 30.0
 """In that time a broker tells the higher minimum: it goes through its queues every 10 s, and some take 100 ms
@@ -45,14 +47,36 @@ def is_removed(
 ) -> bool:
     """Whether retention has removed what a pull passed over at this offset: its minimum comes to say so.
 
-    `now` is in seconds and never goes back, `rest` takes seconds. Raises GatewayError.
+    Retention begins with the oldest: while there is a message before this offset, it has removed nothing
+    behind it. So only a gap at the beginning of a queue is waited for. `now` is in seconds and never goes
+    back, `rest` takes seconds. Raises GatewayError.
     """
     until = now() + _SHOWN_S
-    while client.minimums([queue])[queue] <= offset:
-        if now() >= until:
+    while (minimum := client.minimums([queue])[queue]) <= offset:
+        if _has_older(client, queue, minimum, offset) or now() >= until:
             return False
         rest(_REST_S)
     return True
+
+
+def _has_older(client: QueueClient, queue: QueuePlace, minimum: int, offset: int) -> bool:
+    """Whether a message is there right before the offset, or where the queue begins. Raises GatewayError."""
+    places = dict.fromkeys((offset - 1, minimum)) if minimum < offset else ()
+    return any(_is_one_from(client, queue, place, offset) for place in places)
+
+
+def _is_one_from(client: QueueClient, queue: QueuePlace, begin: int, end: int) -> bool:
+    answer = client.pull(queue, begin, most=1)
+    if answer.code != ResponseCode.SUCCESS:
+        return False
+    try:
+        record = decode_record(answer.body)
+    except PeerWireError:
+        return False
+    # For the first of its log, once that is removed, a broker answers with the one that the log begins with
+    # then. Source: CommitLog.getMessage.
+    is_own = record.topic == queue.topic and record.offset == answer.next_offset - 1
+    return is_own and record.offset < end
 
 
 def minimums_of(client: QueueClient, begins: Offsets) -> dict[QueuePlace, int]:

@@ -108,6 +108,10 @@ class Broker:
             return self.answer(ResponseCode.PULL_RETRY_IMMEDIATELY, after)
         return self.answer(ResponseCode.SUCCESS, after, b"".join(self.record(each) for each in passed))
 
+    def pull(self, queue: QueuePlace, offset: int, *, most: int) -> PullAnswer:
+        number = self.start_pull(queue, offset, most=most, expression="*", kind="TAG")
+        return self.finish_pull(number, queue, timeout_s=1.0)
+
     def answer(self, code: int, reached: int, body: bytes = b"") -> PullAnswer:
         return PullAnswer(code, reached, Bounds(self.begin, self.end), body)
 
@@ -487,6 +491,20 @@ def test_a_gap_that_swallows_the_range_leaves_nothing() -> None:
     assert "10 to 19 are gone" in warnings[0]
 
 
+def removing(broker: Broker, at: int, until: int) -> Broker:
+    """Retention removes what is before `until` when a pull from `at` on comes; the minimum comes later."""
+    finish = broker.finish_pull
+
+    def remove_first(number: int, *given: Any, **how: Any) -> PullAnswer:
+        if broker.under_way[number][0] >= at and broker.offsets[0] < until:
+            broker.offsets = [each for each in broker.offsets if each >= until]
+            broker.minimums_told = [0, 0, until]
+        return finish(number, *given, **how)
+
+    broker.finish_pull = remove_first  # type: ignore[method-assign]
+    return broker
+
+
 @pytest.mark.parametrize("depth", ["1", "4"])
 def test_what_is_removed_before_the_minimum_says_so_is_a_loss(depth: str) -> None:
     """For seconds a broker passes over what it has removed, and tells the old minimum."""
@@ -495,7 +513,7 @@ def test_what_is_removed_before_the_minimum_says_so_is_a_loss(depth: str) -> Non
     warnings: list[str] = []
 
     def found(**more: str) -> list[int]:
-        broker = queue_of([*range(7), *range(40, 60)], is_compacted=False, minimums_told=[0, 0, 40])
+        broker = removing(queue_of(range(60), is_compacted=False), 7, 40)
         asked = options(pullBatchSize="4", pullPipeline=depth, **more)
         ask: Any = {"connect": to(broker), "rest": rests.append}
         return offsets_of(list(batches([Range(QUEUE, 3, 50)], LEAN, asked, warnings.append, **ask)))
@@ -508,14 +526,80 @@ def test_what_is_removed_before_the_minimum_says_so_is_a_loss(depth: str) -> Non
     assert len(warnings) == 1
 
 
-def test_offsets_that_never_were_are_no_loss() -> None:
-    """As where a queue of a static topic went to another broker: the minimum never comes to them."""
-    broker, rests = queue_of([*range(7), *range(40, 60)], is_compacted=False), list[float]()
-    ask: Any = {"connect": to(broker), "now": ticking(1.0), "rest": rests.append}
-    found = list(whole(Range(QUEUE, 3, 50), options(pullBatchSize="4"), warn_nothing, **ask))
+class Waits:
+    """A clock that only rests move."""
+
+    at_s = 0.0
+
+    def now(self) -> float:
+        return self.at_s
+
+    def rest(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+@pytest.mark.parametrize(("oldest", "begin", "waits_s"), [(0, 0, 0.0), (0, 31, 0.0), (1, 0, 30.0)])
+@pytest.mark.parametrize("depth", ["1", "4"])
+def test_gaps_that_are_no_loss_cost_at_most_one_wait(
+    depth: str, oldest: int, begin: int, waits_s: float
+) -> None:
+    """As where damaged records are passed over: an older message that is still there says that it is none."""
+    broker, waits = queue_of(range(oldest, 100, 2), is_compacted=False, few=1), Waits()
+    ask: Any = {"connect": to(broker), "now": waits.now, "rest": waits.rest}
+    asked = options(pullBatchSize="4", pullPipeline=depth)
+    found = list(whole(Range(QUEUE, begin, 98), asked, warn_nothing, **ask))
     read_offsets = [record.offset for body, _ in found for record in decode_records(body)]
-    assert read_offsets == [*range(3, 7), *range(40, 50)]
-    assert 20 <= len(rests) <= 30
+    assert [each for each in read_offsets if each < 98] == [
+        each for each in range(oldest, 98, 2) if each >= begin
+    ]
+    assert waits.at_s == waits_s
+    assert not broker.under_way
+
+
+@pytest.mark.parametrize(("oldest", "waits_s"), [(0, 2.0), (1, 32.0)])
+@pytest.mark.parametrize("depth", ["1", "4"])
+def test_a_loss_behind_gaps_that_are_none_is_reported(depth: str, oldest: int, waits_s: float) -> None:
+    broker, waits = queue_of(range(oldest, 100, 2), is_compacted=False, few=1), Waits()
+    ask: Any = {"connect": to(removing(broker, 31, 60)), "now": waits.now, "rest": waits.rest}
+    asked = options(pullBatchSize="1", pullPipeline=depth)
+    gone = f"keeps nothing before {60 + oldest}: {31 + oldest} to {59 + oldest} are gone"
+    with pytest.raises(SparkSourceError, match=gone):
+        list(whole(Range(QUEUE, 0, 98), asked, warn_nothing, **ask))
+    assert waits.at_s == waits_s
+
+
+@given(
+    st.sets(st.integers(0, 60)),
+    st.integers(1, 8),
+    st.integers(1, 16),
+    st.integers(1, 5),
+    st.integers(0, 20),
+    st.integers(1, 60),
+    st.integers(0, 20),
+)
+def test_no_removal_under_a_read_is_passed_over(
+    there: set[int], few: int, size: int, depth: int, pulls: int, until: int, late: int
+) -> None:
+    """Whatever is missing beside it, and however late the minimum is."""
+    broker, waits = queue_of(sorted({*there, 60}), few=few, is_compacted=False), Waits()
+    stored, finish = list(broker.offsets), broker.finish_pull
+
+    def finish_or_remove(*given: Any, **how: Any) -> PullAnswer:
+        if len(broker.pulls) > pulls and broker.minimums_told == [0]:
+            broker.offsets = [each for each in broker.offsets if each >= until]
+            broker.minimums_told = [*[0] * late, until]
+        return finish(*given, **how)
+
+    broker.finish_pull = finish_or_remove  # type: ignore[method-assign]
+    ask: Any = {"connect": to(broker), "now": waits.now, "rest": waits.rest}
+    asked = options(pullBatchSize=str(size), pullPipeline=str(depth))
+    read_offsets, code = list[int](), None
+    try:
+        for body, _ in whole(Range(QUEUE, 0, 61), asked, warn_nothing, **ask):
+            read_offsets += [record.offset for record in decode_records(body)]
+    except SparkSourceError as error:
+        code = error.code
+    assert read_offsets == stored or code is Code.DATA_LOSS
 
 
 def test_where_a_filter_passes_over_messages_nothing_is_asked() -> None:
