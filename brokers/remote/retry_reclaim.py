@@ -31,7 +31,6 @@ from popgate.naming import DEAD_LETTER_PREFIX, pop_retry_topic_v1, pop_retry_top
 from popgate.wire.messages.properties import (
     DELAY,
     FIRST_POP_TIME,
-    LONGEST_BLOCK,
     MAX_RECONSUME_TIMES,
     ORIGIN_MESSAGE_ID,
     POP_CK,
@@ -45,6 +44,7 @@ from popgate.wire.messages.properties import (
     WAIT,
     drop_properties,
     find_property,
+    set_if_room,
     set_property,
 )
 from popgate.wire.messages.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
@@ -204,12 +204,10 @@ class RetryReclaimer(ReclaimsRetries):
 
 def _copy(message: StoredMessage, config: GroupConfig, topic: str, broker: str) -> Message:
     """What is to be stored in `%RETRY%group`."""
-    block = drop_properties(message.properties, _OF_THE_ROAD)
-    named = set_property(block, _RETRY_TOPIC, topic.encode())
-    full = named
+    block = set_property(drop_properties(message.properties, _OF_THE_ROAD), _RETRY_TOPIC, topic.encode())
     if find_property(block, _ORIGIN_ID) is None:
         first = encode_offset_message_id(message.store_host, message.commit_offset)
-        full = set_property(named, _ORIGIN_ID, first.encode())
+        block = set_if_room(block, _ORIGIN_ID, first.encode())
     return Message(
         retry_topic(config.name),
         message.body,
@@ -220,7 +218,7 @@ def _copy(message: StoredMessage, config: GroupConfig, topic: str, broker: str) 
         flag=message.flag,
         # Never so often that it would be a dead letter before it was delivered once more.
         attempt=min(max(message.attempt - 1, 0), max(config.max_attempts - 1, 0)),
-        properties=full if len(full) <= LONGEST_BLOCK else named,
+        properties=block,
         broker=broker,
         queue_id=0 if broker else -1,
         may_come_again=True,

@@ -21,11 +21,10 @@ from popgate.errors import BadRequest, ClientNotFound
 from popgate.model import Message, Sent, StoredMessage
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.properties import (
-    LONGEST_BLOCK,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,
     find_property,
-    set_property,
+    set_if_room,
 )
 
 
@@ -106,7 +105,6 @@ class MembersFacet(Facet, RegistersClients, TellsConsumers, CarriesReplies):
         if client_property is None:
             raise BadRequest("a reply must say who waits for it, in the property REPLY_TO_CLIENT")
         client_id, now_ms = client_property.decode("utf-8", "replace"), engine.clock.now_ms()
-        block = set_property(message.properties, PUSH_REPLY_TIME.encode(), b"%d" % now_ms)
         queue_id = max(message.queue_id, 0)
         reply = StoredMessage(
             message.topic,
@@ -121,7 +119,7 @@ class MembersFacet(Facet, RegistersClients, TellsConsumers, CarriesReplies):
             now_ms,
             host_text(engine.store_host),
             message.body,
-            block if len(block) <= LONGEST_BLOCK else message.properties,
+            set_if_room(message.properties, PUSH_REPLY_TIME.encode(), b"%d" % now_ms),
         )
         taken = self._reply_handler(client_id, reply) if self._reply_handler is not None else False
         if inspect.isawaitable(taken):

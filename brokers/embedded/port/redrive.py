@@ -22,12 +22,11 @@ from popgate.naming import dead_letter_topic, pop_retry_topic_v2
 from popgate.wire.messages.properties import (
     DLQ_ORIGIN_TOPIC,
     KEYS,
-    LONGEST_BLOCK,
     REDRIVE_COUNT,
     RETRY_TOPIC,
     UNIQ_KEY,
     find_property,
-    set_property,
+    set_if_room,
 )
 from popgate.wire.messages.records import Record
 
@@ -158,8 +157,7 @@ def _counted(block: bytes) -> bytes:
     """The properties with the number of redrives; as they were when that is too much for a record."""
     before = find_property(block, _COUNT) or b"0"
     count = int(before) + 1 if before.isdigit() and len(before) <= 9 else 1
-    marked = set_property(block, _COUNT, b"%d" % count)
-    return marked if len(marked) <= LONGEST_BLOCK else block
+    return set_if_room(block, _COUNT, b"%d" % count)
 
 
 @lru_cache(maxsize=1024)

@@ -35,6 +35,7 @@ from popgate.wire.messages.properties import (
     WAIT,
     drop_properties,
     find_property,
+    set_if_room,
     set_property,
 )
 from popgate.wire.messages.records import Record, decode_record, encode_record
@@ -84,8 +85,7 @@ class SendBackFacet(Facet):
         engine = self._engine
         properties = _with_origin(topic, message, request.store_host)
         if request.member:
-            marked = set_property(properties, _MEMBER, request.member.encode())
-            properties = marked if len(marked) <= LONGEST_BLOCK else properties
+            properties = set_if_room(properties, _MEMBER, request.member.encode())
         retries = engine.catalogue.ensure_topic(retry_config(group.name), bounded=False)
         now_ms = engine.clock.now_ms()
         record = encode_record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from popgate.wire.messages.properties import LONGEST_BLOCK, TRAN_MSG, drop_properties, set_property
+from popgate.wire.messages.properties import TRAN_MSG, drop_properties, set_if_room
 from popgate.wire.messages.records import TRANSACTION_MASK, decode_record, encode_record
 
 _STATE = struct.Struct(">IHQQQI")
@@ -43,8 +43,7 @@ def without_transaction(
     half = decode_record(record)
     properties = drop_properties(half.properties, (TRAN_MSG.encode(),))
     for name, value in origin:
-        longer = set_property(properties, name, value)
-        properties = longer if len(longer) <= LONGEST_BLOCK else properties
+        properties = set_if_room(properties, name, value)
     return encode_record(
         topic,
         half.queue_id,

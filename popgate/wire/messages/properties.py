@@ -177,6 +177,12 @@ def set_property(block: bytes, name: bytes, value: bytes) -> bytes:
     return b"%b%b\x01%b\x02" % (block, name, value)
 
 
+def set_if_room(block: bytes, name: bytes, value: bytes) -> bytes:
+    """As `set_property`, but the block as it was where a stored record has no room for the property."""
+    longer = set_property(block, name, value)
+    return longer if len(longer) <= LONGEST_BLOCK else block
+
+
 def drop_properties(block: bytes, names: Iterable[bytes]) -> bytes:
     """The block without the properties of these names; the others stay in their order.
 

@@ -3,11 +3,13 @@ import pytest
 from popgate.errors import LocalWireError
 from popgate.wire.messages import properties as p
 from popgate.wire.messages.properties import (
+    LONGEST_BLOCK,
     RESERVED,
     decode_properties,
     drop_properties,
     encode_properties,
     find_property,
+    set_if_room,
     set_property,
 )
 
@@ -78,6 +80,23 @@ def test_setting_replaces_or_appends() -> None:
 def test_setting_what_cannot_be_told_is_our_bug(name: bytes, value: bytes) -> None:
     with pytest.raises(LocalWireError):
         set_property(BLOCK, name, value)
+
+
+@pytest.mark.parametrize("spare", [-5, -1, 0, 1])
+def test_a_property_is_set_where_a_record_has_room_for_it(spare: int) -> None:
+    block = b"big\x01".ljust(LONGEST_BLOCK - spare - len(b"b\x012\x02") - 1, b"x") + b"\x02"
+    assert set_if_room(block, b"b", b"2") == (block if spare < 0 else block + b"b\x012\x02")
+
+
+def test_a_property_of_the_same_name_makes_room() -> None:
+    block = b"b\x01" + b"x" * (LONGEST_BLOCK - 3) + b"\x02"
+    assert set_if_room(block, b"b", b"2") == b"b\x012\x02"
+    assert set_if_room(b"a\x011", b"b", b"2") == b"a\x011\x02b\x012\x02"
+
+
+def test_where_there_is_room_what_cannot_be_told_is_our_bug() -> None:
+    with pytest.raises(LocalWireError):
+        set_if_room(BLOCK, b"a", b"")
 
 
 def test_dropping_keeps_the_others_in_order() -> None:
