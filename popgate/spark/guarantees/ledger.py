@@ -290,13 +290,13 @@ class Ledger:
         where it is alone, because a compaction removed the others.
         """
         # The minimum that a RocketMQ broker tells is that of a log beside, which retention shortens.
-        minimum, end, size = 0, self._topic.end(client, queue), _WINDOW
+        end, size = self._topic.end(client, queue), _WINDOW
         while True:
-            begin = max(end - size, minimum)
+            begin = max(end - size, 0)
             entries, end = self._topic.entries_now(client, queue, begin, end)
             all_opens = [each for each in entries if each.kind == "open"]
             opens = [each for each in all_opens if each.token not in own]
-            if opens or begin == minimum:
+            if opens or begin == 0:
                 break
             size *= 4
         opens = opens or all_opens

@@ -59,14 +59,19 @@ class Encoder:
         # Half messages go one by one.
         rows = None if self._half else plain_rows(batch, topic=options.topic, key=options.dedupe_key)
         if rows is None or not all(_is_topic(topic) for topic, _ in rows.topics):
-            return self.messages(batch)
+            return self._messages(batch)
         first = self.count
         self.count += len(rows)
         return rows.pack(first, *self._ids_of(rows, first))
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Raises SparkSourceError (ILLEGAL_ROW) when it comes to such a row."""
-        columns = _Columns(_in_namespace(batch, self._options.gateway.namespace))
+        return self._messages(_in_namespace(batch, self._options.gateway.namespace))
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        columns = _Columns(batch)
         find_key = self._keys_of(columns)
         rows = zip(
             columns.texts("topic") if "topic" in columns else repeat(self._options.topic),
@@ -122,8 +127,6 @@ class Encoder:
                 or len(packed) > LONGEST_IN_BATCH
             )
             yield Outgoing(number, topic, body, packed, group or "", broker or "", queue_id, alone)
-
-    # -- inside -----------------------------------------------------------------------------------
 
     def _keys_of(self, columns: _Columns) -> Callable[[int, int, str, bytes], str]:
         """A function for the id of a row, from its place in the batch, its number, its block and its body."""
