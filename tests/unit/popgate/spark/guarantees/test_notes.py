@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from popgate.errors import BrokerBusy, BrokerTimeout, BrokerUnavailable
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.notes import Note, Noted, noted
+from popgate.spark.guarantees.openings import Opened
 from tests.unit.popgate.spark.guarantees.broker import LEDGER, Broker, Death, dying, rows_name_topics
 
 SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
@@ -96,11 +98,10 @@ def test_rows_are_found_in_a_queue_that_a_topic_got_during_the_batch() -> None:
     assert sorted(broker.bodies("t")) == ["a", "b", "c"]
 
 
-def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
-    """It asks where topics end while the gateway is away, and says it when its successor has sent."""
-    broker = broker_of(t=1)
-    told = to("t", "a", "b", "c")
-    opened = broker.ledger().open()
+def replace_before_it_notes(
+    broker: Broker, opened: Opened, told: list[dict[str, str]], then: Callable[[], None]
+) -> None:
+    """When an attempt asks for the queues of t another one sends two rows and dies; then comes `then`."""
 
     def replace_it(name: str, asked: Any) -> None:
         if name == "queues" and asked == "t":
@@ -108,9 +109,20 @@ def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
             with pytest.raises(Death):
                 broker.task(opened, told, **SMALL)
             broker.before = nothing
-            raise BrokerUnavailable("gone")
+            then()
 
     broker.before = replace_it
+
+
+def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
+    """It asks where topics end while the gateway is away, and says it when its successor has sent."""
+    broker = broker_of(t=1)
+    told, opened = to("t", "a", "b", "c"), broker.ledger().open()
+
+    def be_away() -> None:
+        raise BrokerUnavailable("gone")
+
+    replace_before_it_notes(broker, opened, told, be_away)
     with pytest.raises(SparkSourceError, match="another attempt of task 0"):
         broker.task(opened, told, **SMALL)
     assert broker.bodies("t") == ["a", "b"]
@@ -122,22 +134,17 @@ def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
 def test_an_attempt_that_was_replaced_before_it_noted_notes_nothing() -> None:
     """A compaction may come before it has put right what it wrote in the place of its successor's note."""
     broker = broker_of(t=1)
-    told = to("t", "a", "b", "c")
-    opened = broker.ledger().open()
+    told, opened = to("t", "a", "b", "c"), broker.ledger().open()
 
-    def replace_it(name: str, asked: Any) -> None:
-        if name == "queues" and asked == "t":
-            broker.before = dying("send", 5)
-            with pytest.raises(Death):
-                broker.task(opened, told, **SMALL)
-            broker.before = nothing
-            broker.now_s += 3
+    def be_slow() -> None:
+        broker.now_s += 3
 
     def compact(name: str, asked: Any) -> None:
         if name == "send" and asked[0].topic == LEDGER:
             broker.compact(LEDGER)
 
-    broker.before, broker.after = replace_it, compact
+    replace_before_it_notes(broker, opened, told, be_slow)
+    broker.after = compact
     with pytest.raises(SparkSourceError, match="another attempt of task 0"):
         broker.task(opened, told, **SMALL)
     broker.commit(broker.task(opened, told, **SMALL))
