@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from popgate.errors import PeerWireError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace, queues_of_route
@@ -24,7 +23,6 @@ from popgate.spark.read.read_plan import Range
 from popgate.spark.read.record_decoder import Records
 from popgate.spark.write.queue_selector import is_compacted
 
-_log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
 """The delay before a scan: requests of a closed connection may still be in transit, and a RocketMQ broker
 shows stored messages up to 300 ms later."""
@@ -89,7 +87,7 @@ class Scan:
         )
         ids: set[str] = set()
         for each in ranges:
-            pulls = whole(each, reading, _log.warning, connect=self._connect, rest=self._rest)
+            pulls = whole(each, reading, self._refuse, connect=self._connect, rest=self._rest)
             for body, _ in pulls:
                 try:
                     ids.update(Records(body).column("message_id").drop_null().to_pylist())
@@ -146,11 +144,16 @@ class Scan:
         rest = {queue: self._opened.since_ms for queue in queues if queue not in known}
         return {**known, **(client.offsets_at(rest) if rest else {})}
 
+    def _refuse(self, sentence: str) -> NoReturn:
+        """In the place of a warning that messages are gone, rows of the batch maybe among them."""
+        raise ledger_error(self._options, f"{sentence}: {_UNKNOWN}")
+
     def _reading(self, topic: str) -> SourceOptions:
         """The sink's options as those of a source."""
         given = {
             "endpoints": ",".join(self._options.gateway.endpoints),
             "topic": topic,
+            "failOnDataLoss": "false",
             "pullTimeoutMs": str(self._options.numbers["sendTimeoutMs"]),
             "fetchOffset.numRetries": str(self._options.numbers["send.numRetries"]),
             "fetchOffset.retryIntervalMs": str(self._options.numbers["send.retryIntervalMs"]),

@@ -545,6 +545,22 @@ def test_a_queue_that_lost_what_was_sent_is_told() -> None:
     assert "made anew" in sentence
 
 
+def test_what_is_removed_while_it_is_looked_for_is_told() -> None:
+    broker, queue = Broker(out=1), QueuePlace(OUT, "b", 0)
+    broker.task(broker.ledger().open(), rows("a", "b"))
+
+    def remove(name: str, told: Any) -> None:
+        if name == "pull" and told[0] == queue:
+            broker.queues[queue][0] = None
+            broker.minimums[queue] = 1
+
+    broker.before = remove
+    sentence = refused(Code.LEDGER, lambda: broker.batch(0, ["a", "b"]))
+    assert "keeps nothing before 1: 0 to 0 are gone" in sentence
+    assert "With another sinkId" in sentence
+    assert "failOnDataLoss" not in sentence
+
+
 def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> None:
     broker = Broker(one=2, two=1)
     rows_name_topics(broker)
