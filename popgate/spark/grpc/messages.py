@@ -30,8 +30,9 @@ _ENCODINGS: Final = frozenset((int(pb.ENCODING_UNSPECIFIED), int(pb.IDENTITY), i
 def record_of(message: pb.Message, queue_id: int) -> bytes:
     """A pulled message as a stored record that has the same columns as the broker's own.
 
-    What gRPC does not tell is 0: the flag, the commit log offset, and the port of the born host. Raises
-    PeerWireError for what is no stored message, or would have other columns as a record.
+    What gRPC does not tell is 0: the flag, the commit log offset, and the port of the born host. User
+    properties are sorted by name. Raises PeerWireError for what is no stored message, or would have other
+    columns as a record.
     """
     system = message.system_properties
     for name in ("queue_offset", "born_timestamp", "store_timestamp"):
@@ -122,7 +123,8 @@ def _block_of(message: pb.Message, offset: int) -> bytes:
     if system.message_type not in (pb.MESSAGE_TYPE_UNSPECIFIED, kind):
         raise _unfit(offset, f"has the type {system.message_type}, and what makes it one of {kind}")
     pairs = []
-    for name, value in message.user_properties.items():
+    # In an order of their own: that of protobuf is another each time, and a sink knows rows by their content.
+    for name, value in sorted(message.user_properties.items()):
         if name in _SYSTEMS:
             raise _unfit(offset, f"has the user property {name}, which is the system's")
         pairs.append((name, value))
