@@ -150,8 +150,8 @@ def test_what_cannot_be_is_refused_with_its_code(spark: Any, gateway: GatewayPro
     writer.options(endpoints=gateway.endpoint, topic="table")
     with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED\].*mode\(\"append\"\)"):
         writer.mode("overwrite").save()
-    with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED_OPTION\].*transport"):
-        writer.option("transport", "grpc").mode("append").save()
+    with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED_OPTION\].*rules"):
+        writer.option("rules", "x").mode("append").save()
     writer = spark.range(1).selectExpr("cast(string(id) as binary) body").write.format("rocketmq")
     writer.options(endpoints=gateway.endpoint, topic="table", deliveryGuarantee="transactional")
     with pytest.raises(PySparkException, match=r"ROCKETMQ_MISSING_OPTION\].*sinkId.*transactional"):
