@@ -82,11 +82,11 @@ def _check_whole(names: list[str], options: SinkOptions) -> None:
             " messages are not in their topic when they were sent, and could not be found there when a batch"
             " comes again",
         )
-    refused = [name for name in _NOT_OVER_GRPC if name in names] if options.gateway.is_grpc else []
-    if refused:
+    places = [name for name in _NOT_OVER_GRPC if name in names] if options.gateway.is_grpc else []
+    if places:
         raise SparkSourceError(
             Code.ILLEGAL_SCHEMA,
-            f"column {refused[0]} cannot be written with transport = grpc: the gateway chooses queues"
+            f"column {places[0]} cannot be written with transport = grpc: the gateway chooses queues"
             " there, select others, or take transport = remoting",
         )
     key = options.dedupe_key
