@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import socket
 import ssl
 import time
@@ -21,10 +22,11 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from popgate.blocking import Credentials, parse_endpoint
-from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError, shown
 from popgate.naming import DEAD_LETTER_PREFIX, PERCENT_REFUSED, RETRY_PREFIX, split_namespace
 from popgate.pb import definition_pb2 as pb
 from popgate.pb import service_pb2 as rpc
+from popgate.queue_client import QueuePlace
 from popgate.spark.grpc.statuses import error_of_call
 from popgate.spark.options.gateway_options import Tls
 
@@ -41,6 +43,7 @@ _OPTIONS: Final = (
     # Without it each answer of a stream goes through a thread of the library, which takes twice as long.
     ("SingleThreadedUnaryStream", 1),
 )
+_FITS_A_HEADER: Final = re.compile(r"[ -~]+\Z").match
 _WITHOUT_ANSWER: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
@@ -70,6 +73,8 @@ class GrpcConnection:
         host, port = parse_endpoint(endpoint)
         self.access_point = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host=host, port=port)])
         """How the gateway was reached, which a request for a route tells."""
+        self.seen: dict[str, QueuePlace] = {}
+        """A queue of each topic whose queues were asked for here."""
         self.keeps_groups = True
         """Whether the messages of one send stay in the order of their groups: RocketMQ's own proxy, which has
         no health check, gives them to queues in turn."""
@@ -94,10 +99,14 @@ class GrpcConnection:
     ) -> GrpcConnection:
         """Connect within the time, the handshake of TLS included. `namespace`: names begin with it.
 
-        Raises BadRequest (ILLEGAL_ACCESS_POINT) for another form than "host:port", BrokerUnavailable,
-        BrokerTimeout, SparkSourceError for settings of TLS that cannot be used.
+        Raises BadRequest (ILLEGAL_ACCESS_POINT) for another form than "host:port", and for an access key that
+        no header can have; BrokerUnavailable, BrokerTimeout, SparkSourceError for unusable settings of TLS.
         """
         parse_endpoint(endpoint)
+        if credentials is not None and not _FITS_A_HEADER(credentials.access_key):
+            raise BadRequest(
+                f"over gRPC an access key is printable ASCII, not {shown(credentials.access_key)}"
+            )
         if tls is None:
             channel = grpc.insecure_channel(endpoint, options=_OPTIONS)
         else:

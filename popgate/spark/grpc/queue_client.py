@@ -81,14 +81,16 @@ class GrpcQueueClient(QueueClient):
 
     def queues(self, topic: str) -> list[QueuePlace]:
         # A route would make the topic.
-        request = self._offset_request(QueuePlace(topic, "", 0), pb.BEGINNING)
+        request = self._offset_request(self._grpc.seen.get(topic, QueuePlace(topic, "", 0)), pb.BEGINNING)
         if self._grpc.call("QueryOffset", request).status.code == pb.TOPIC_NOT_FOUND:
             raise TopicNotFound(topic)
-        return sorted(
+        queues = sorted(
             QueuePlace(topic, queue.broker.name, queue.id)
             for queue in self._queues(topic)
             if _PERMS.get(queue.permission, 0) & PERM_READ
         )
+        self._grpc.seen.update((topic, queue) for queue in queues[:1])
+        return queues
 
     def topic_config(self, topic: str) -> TopicConfig:
         raise Unsupported(f"to ask for the settings of topic {topic} over gRPC", _INSTEAD)

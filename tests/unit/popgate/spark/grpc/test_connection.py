@@ -242,6 +242,11 @@ async def test_the_gateway_takes_the_signature_of_the_account_and_no_other(town:
             await asked(at(gateway.address, **given), lambda client: client.maximums(queues))
 
 
+def test_an_access_key_that_no_header_can_have_is_refused(scripted: Scripted) -> None:
+    with pytest.raises(SparkSourceError, match="over gRPC an access key is printable ASCII, not 'größe'"):
+        used(at(scripted.endpoint, accessKey="größe", secretKey="x"), ends)
+
+
 async def test_tls_by_an_authority_with_a_certificate_of_its_own(town: Any, tmp_path: Path) -> None:
     papers = Papers(tmp_path)
     certificate, key = papers.pair("spark")

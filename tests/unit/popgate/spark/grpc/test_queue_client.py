@@ -140,6 +140,12 @@ def test_a_route_has_what_each_broker_takes_and_gives(
         for each in scripted_client.route("t").queues
     ] == [("a", 1, 0), ("b", 1, 2), ("c", 0, 0)]
     assert scripted_client.queues("t") == [QueuePlace("t", "a", 0), QueuePlace("t", "b", 0)]
+    # Whether the topic is there is asked of a queue that is.
+    scripted_client.queues("t")
+    places = [
+        request.message_queue.broker.name for name, request, _ in scripted.requests if name == "QueryOffset"
+    ]
+    assert places == ["", "a"]
     address = scripted.requests[-1][1].endpoints.addresses[0]
     assert f"{address.host}:{address.port}" == scripted.endpoint
 
