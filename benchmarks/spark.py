@@ -5,6 +5,7 @@
     python benchmarks/spark.py --broker rocketmq://host:port    # before a RocketMQ that runs already
     python benchmarks/spark.py --compiled DIR    # the gateway as `deploy/compile.py tree DIR` made it
     python benchmarks/spark.py --only-sink       # a minute
+    python benchmarks/spark.py --transport grpc --rows 50000    # by the option transport
 
 One session of local[2] with the settings of `rocketmq_session`, a gateway of one process beside it, and the
 load on the same cores. Rows have 100 bytes, 16 bytes of keys and two properties, in 8 queues; streams read
@@ -59,8 +60,11 @@ QUICK = Amounts(rows=2_000, rounds=1, batches=3)
 
 
 class Bench:
-    def __init__(self, gateway: GatewayProcess, spark: Any, folder: Path, amounts: Amounts) -> None:
+    def __init__(
+        self, gateway: GatewayProcess, spark: Any, folder: Path, amounts: Amounts, transport: str
+    ) -> None:
         self._gateway, self._spark, self._folder, self._amounts = gateway, spark, folder, amounts
+        self._options = {"endpoints": gateway.endpoint, "transport": transport}
         self._pids = gateway.pid, pid_of(spark)
         self._streams = 0
 
@@ -73,7 +77,7 @@ class Bench:
             "lpad(cast(id as string), 16, 'k') as keys",
             "map('color', 'red', 'parity', cast(id % 2 as string)) as properties",
         )
-        writer = frame.write.format("rocketmq").option("endpoints", self._gateway.endpoint)
+        writer = frame.write.format("rocketmq").options(**self._options)
         writer.mode("append").save()  # warms up, and is read with the rest
         took, cost = [], []
         for _ in range(self._amounts.rounds):
@@ -153,7 +157,7 @@ class Bench:
 
     def _stream(self, options: dict[str, str], schema: str | None) -> list[tuple[int, float]]:
         """Rows and seconds of each batch with rows of a stream that reads everything."""
-        reader = self._spark.readStream.format("rocketmq").option("endpoints", self._gateway.endpoint)
+        reader = self._spark.readStream.format("rocketmq").options(**self._options)
         if schema is not None:
             reader = reader.schema(schema)
         frame = reader.options(startingOffsets="earliest", **options).load()
@@ -177,16 +181,24 @@ def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[Sequence[f
 
 
 def measure(
-    amounts: Amounts, broker: str | None, folder: Path, *, tree: Path | None = None, only_sink: bool = False
+    amounts: Amounts,
+    broker: str | None,
+    folder: Path,
+    *,
+    tree: Path | None = None,
+    only_sink: bool = False,
+    transport: str = "remoting",
 ) -> None:
     """`tree`: the checkout that the gateway is started from; None: this one."""
     options = ["--set", f"topics.queues={QUEUES}"]
     options += ["--broker", broker, *CREATE_ON_USE] if broker else []
-    listen, environment = ("remoting://127.0.0.1:0",), environment_of(tree)
+    # Single messages are filled in by remoting in any case.
+    scheme, environment = "grpc+remoting" if transport == "grpc" else transport, environment_of(tree)
+    listen = (f"{scheme}://127.0.0.1:0",)
     with GatewayProcess(listen=listen, options=options, environment=environment) as gateway:
         spark = session(folder)
         try:
-            bench = Bench(gateway, spark, folder, amounts)
+            bench = Bench(gateway, spark, folder, amounts, transport)
             parts: tuple[Callable[[], None], ...] = (
                 bench.sink,
                 lambda: bench.read("read_all_columns", None),
@@ -216,6 +228,7 @@ def main() -> int:
         metavar="DIR",
         help="the gateway as `deploy/compile.py tree DIR` made it",
     )
+    parser.add_argument("--transport", choices=("remoting", "grpc"), default="remoting")
     given = parser.parse_args()
     if shutil.which("java") is None:
         print("there is no java, which Spark needs", file=sys.stderr)
@@ -226,7 +239,14 @@ def main() -> int:
     if given.rounds is not None:
         amounts = replace(amounts, rounds=given.rounds)
     with tempfile.TemporaryDirectory(prefix="popgate-spark-") as folder:
-        measure(amounts, given.broker, Path(folder), tree=given.compiled, only_sink=given.only_sink)
+        measure(
+            amounts,
+            given.broker,
+            Path(folder),
+            tree=given.compiled,
+            only_sink=given.only_sink,
+            transport=given.transport,
+        )
     return 0
 
 

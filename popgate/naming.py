@@ -13,6 +13,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 MEMBER_PREFIX = "%MEMBER%"
 """Of the groups that the gateway makes for the clients of a broadcast group."""
+PERCENT_REFUSED = "% is not allowed: a namespace has a field of its own"
+"""The rule for names of gRPC clients of a gateway with `namespaces = "prefixed"`."""
 TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _LEGAL_LITE = re.compile(r"[a-zA-Z0-9_-]+\Z")

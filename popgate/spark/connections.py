@@ -7,13 +7,17 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from popgate.blocking import BlockingConnection, Credentials
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError
 from popgate.queue_client import TOOLS_GROUP, QueueClient
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.options.gateway_options import Gateway
+
+if TYPE_CHECKING:
+    from popgate.spark.grpc.connection import GrpcConnection
 
 PASSING = frozenset(
     {
@@ -38,8 +42,9 @@ class GatewayOptions(Protocol):
     def timeout_s(self) -> float: ...
 
 
+_Connection: TypeAlias = "BlockingConnection | GrpcConnection"
 _Key = tuple[int, Gateway, Credentials | None]
-_idle: dict[_Key, tuple[float, BlockingConnection]] = {}
+_idle: dict[_Key, tuple[float, _Connection]] = {}
 """One at most of each kind, and since when; by process, because Spark forks its workers.
 
 Threads share it without a lock, which a fork might copy while it is held: a connection belongs to the thread
@@ -66,7 +71,7 @@ def client_of(options: GatewayOptions, *, now: Callable[[], float] = time.monoto
             connection = _connected(options, credentials, now)
         connection.timeout_s = options.timeout_s
         try:
-            yield QueueClient(connection, group=options.group or TOOLS_GROUP)
+            yield _client(connection, options.group or TOOLS_GROUP)
         except BaseException:
             connection.close()
             raise
@@ -107,29 +112,51 @@ def _close_idle(key: _Key) -> None:
         connection.close()
 
 
+def _client(connection: _Connection, group: str) -> QueueClient:
+    if isinstance(connection, BlockingConnection):
+        return QueueClient(connection, group=group)
+    from popgate.spark.grpc.queue_client import GrpcQueueClient
+
+    return GrpcQueueClient(connection, group=group)
+
+
+def _connect_of(gateway: Gateway, credentials: Credentials | None) -> Callable[..., _Connection]:
+    """How an endpoint is connected to. Raises SparkSourceError."""
+    if not gateway.is_grpc:
+        tls = gateway.tls
+        return partial(
+            BlockingConnection.connect,
+            tls=None if tls is None else tls.context(),
+            server_name=(tls.server_name or None) if tls is not None else None,
+            credentials=credentials,
+        )
+    try:
+        from popgate.spark.grpc.connection import GrpcConnection
+    except ImportError as error:
+        raise illegal_option(
+            "transport", "grpc", f"it needs grpcio and protobuf on the driver and each executor: {error}"
+        ) from error
+    return partial(
+        GrpcConnection.connect, tls=gateway.tls, credentials=credentials, namespace=gateway.namespace
+    )
+
+
 def _connected(
     options: GatewayOptions, credentials: Credentials | None, now: Callable[[], float]
-) -> BlockingConnection:
+) -> _Connection:
     """Connect to the first endpoint that accepts. Raises the error of the last one.
 
     One that hangs accepts connections, and answers nothing: those that did so lately come last.
     """
     gateway = options.gateway
     within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
-    context = None if gateway.tls is None else gateway.tls.context()
-    server_name = gateway.tls.server_name if gateway.tls is not None else ""
+    connect = _connect_of(gateway, credentials)
     for endpoint in [endpoint for endpoint, since in list(_silent.items()) if since < now() - _SILENT_S]:
         _silent.pop(endpoint, None)
     last: BrokerUnavailable | BrokerTimeout = BrokerUnavailable("no endpoint is given")
     for endpoint in sorted(gateway.endpoints, key=lambda endpoint: _silent.get(endpoint, -math.inf)):
         try:
-            return BlockingConnection.connect(
-                endpoint,
-                timeout_s=within,
-                tls=context,
-                server_name=server_name or None,
-                credentials=credentials,
-            )
+            return connect(endpoint, timeout_s=within)
         except BrokerTimeout as error:
             _silent[endpoint] = now()
             last = error

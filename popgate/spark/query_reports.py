@@ -17,7 +17,7 @@ from typing import Final
 from popgate.queue_client import QueueClient
 from popgate.spark.connections import client_of, passes
 from popgate.spark.errors import SparkSourceError
-from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of
+from popgate.spark.options.gateway_options import SHARED, TRANSPORT, Gateway, gateway_of, refuse_over_grpc
 from popgate.spark.options.option_values import named
 from popgate.wire.bodies.query_reports import QueryReport
 
@@ -54,6 +54,8 @@ class QueryReporter:
         """`given`: the options by which a source reaches the gateway. Raises SparkSourceError for others."""
         options = named(given, SHARED, others=(), side="source", not_yet=())
         self._way = _Way(gateway_of(options))
+        if self._way.gateway.is_grpc:
+            raise refuse_over_grpc(TRANSPORT, options[TRANSPORT], "no gateway takes reports of queries")
         self._connect, self._repeat_s, self._now = connect, repeat_s, now
         self._changed = threading.Condition()
         self._last: dict[str, tuple[QueryReport, float]] = {}

@@ -31,7 +31,12 @@ _DELAYED = frozenset((names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
 KNOWN = st.sampled_from(sorted({*_HIDDEN, *RESERVED, "REDRIVE_COUNT"}))
-VALUES = st.sampled_from(["true", "0", "7", "-3", "\u0663", "a b  c", "12345678901", "9" * 20]) | TEXT
+VALUES = (
+    st.sampled_from(
+        ["true", "0", "7", "-3", "\u0663", "a b  c", "12345678901", "2147483647", "2147483648", "9" * 20]
+    )
+    | TEXT
+)
 PAIRS = st.lists(st.tuples(KNOWN | TEXT, VALUES), max_size=8)
 BLOCKS = PAIRS.map(lambda pairs: "".join(f"{k}\x01{v}\x02" for k, v in pairs).encode()) | st.lists(
     st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"KEYS", b"UNIQ_KEY", b"\xff", b"\xe4\xb8"]),
@@ -61,6 +66,7 @@ def messages(draw: st.DrawFn) -> StoredMessage:
         properties=draw(BLOCKS),
         attempt=draw(st.integers(-1, 1000)),
         receipt=draw(st.sampled_from(["", "7 1700000000000 60000 0 0 broker-a 3 7 123", "r" * 300])),
+        reconsume_times=draw(st.integers(-1, 1000)),
     )
 
 
@@ -89,7 +95,7 @@ def plainly(stored: StoredMessage, topic: pb.Resource | None) -> pb.Message:
     system.store_host = stored.store_host
     system.queue_id = stored.queue_id
     system.queue_offset = stored.offset
-    system.delivery_attempt = max(stored.attempt, 1)
+    system.delivery_attempt = max(stored.attempt or stored.reconsume_times + 1, 1)
     if (tag := found.get(names.TAGS)) is not None:
         system.tag = tag
     if (message_group := found.get(names.SHARDING_KEY)) is not None:
@@ -99,7 +105,8 @@ def plainly(stored: StoredMessage, topic: pb.Resource | None) -> pb.Message:
     if (lite_topic := found.get(names.LITE_TOPIC)) is not None:
         system.lite_topic = lite_topic
     priority = found.get(names.PRIORITY)
-    if priority is not None and len(priority) < 10 and priority.isascii() and priority.isdigit():
+    is_number = priority is not None and len(priority) <= 10 and priority.isascii() and priority.isdigit()
+    if priority is not None and is_number and int(priority) < 1 << 31:
         system.priority = int(priority)
     due = found.get(names.TIMER_DELIVER_MS)
     if due is not None and len(due) < 16 and due.isascii() and due.isdigit():

@@ -38,7 +38,7 @@ _WITH_JAVA_PROXY = os.environ.get("TEST_SPARK_JAVA_PROXY") == "true"
 ON_ALL = pytest.mark.parametrize(
     "site", [EMBEDDED, CLUSTER, *([JAVA_PROXY] if _WITH_JAVA_PROXY else [])], indirect=True
 )
-DOOR = ("remoting://127.0.0.1:0",)
+DOOR = ("grpc+remoting://127.0.0.1:0",)
 _RUN = uuid.uuid4().hex[:8]
 
 

@@ -141,6 +141,44 @@ def test_plain_rows_are_written_with_all_their_columns(
         assert Counter(map(told, there)) == Counter(map(told, wanted))
 
 
+@ON_BOTH
+def test_over_grpc_each_row_arrives_once_and_groups_keep_their_order(
+    spark: Any, gateway: GatewayProcess, named: Named
+) -> None:
+    rows = spark.range(0, 600, numPartitions=2)
+    body, tag = "concat('body ', id) body", "if(id % 3 = 0, 'three', null) tag"
+    tables = {
+        "plain": (body, tag, "map('größe', string(id)) properties"),
+        "grouped": (body, "concat('g', id div 300, id % 5) message_group"),
+        "mixed": (
+            *(body, tag, "array('all', string(id)) keys"),
+            "if(id % 7 = 0, null, concat('g', id % 5)) message_group",
+            "int(if(id = 14, 2, null)) priority",
+        ),
+    }
+    for kind, columns in tables.items():
+        written = rows.selectExpr(*columns)
+        writer = written.write.format("rocketmq").options(
+            endpoints=gateway.endpoint, topic=named(f"grpc-{kind}")
+        )
+        writer.options(transport="grpc", sendBatchRows="50").mode("append").save()
+        there = table(spark, gateway, named(f"grpc-{kind}"))
+        names = [name for name in written.columns if name not in ("body", "properties")]
+        found, wanted = (
+            Counter(map(str, each.selectExpr("cast(body as string) body", *names).collect()))
+            for each in (there, written)
+        )
+        assert found == wanted
+    there = table(spark, gateway, named("grpc-plain")).selectExpr("body", "properties['größe'] number")
+    assert all(bytes(row.body).decode() == f"body {row.number}" for row in there.collect())
+    order: dict[str, list[int]] = {}
+    there = table(spark, gateway, named("grpc-grouped")).orderBy("broker_name", "queue_id", "queue_offset")
+    for row in there.collect():
+        order.setdefault(row.message_group, []).append(int(bytes(row.body).split()[1]))
+    assert len(order) == 10
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
 @ON_ALL
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
     spark: Any,

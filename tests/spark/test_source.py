@@ -19,7 +19,7 @@ from popgate.queue_client import QueueClient
 from popgate.testing.gateway import GatewayProcess
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.messages.records import decode_records
-from tests.spark.conftest import JAVA_PROXY, LONGEST_S, ON_ALL, SPARK_S, own
+from tests.spark.conftest import JAVA_PROXY, LONGEST_S, ON_ALL, ON_BOTH, SPARK_S, own
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
@@ -60,6 +60,25 @@ def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, named: Named, s
     assert (row.topic, bytes(row.body), row.flag) == (topic, b"body 7", 0)
     assert json.loads(row.properties).items() >= {"TAGS": "t3", "UNIQ_KEY": "ID7", **COLORS}.items()
     assert reader.option("endingTimestamp", "1").load().count() == 0
+
+
+@ON_BOTH
+def test_over_grpc_a_topic_has_the_same_rows(
+    spark: Any, gateway: GatewayProcess, named: Named, send: Send
+) -> None:
+    topic = named("over-grpc")
+    send(topic, 0, 200)
+
+    def rows(**options: str) -> list[dict[str, Any]]:
+        reader = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic=topic, **options)
+        found = [row.asDict() for row in reader.load().collect()]
+        # It tells the port of nobody.
+        found = [{**row, "born_host": row["born_host"].rpartition(":")[0]} for row in found]
+        return sorted(found, key=lambda row: (row["queue_id"], row["queue_offset"]))
+
+    assert rows(transport="grpc") == rows()
+    some = rows(transport="grpc", tag="t1", pullBatchSize="7")
+    assert [bytes(row["body"]) for row in some] == [b"body %d" % number for number in range(1, 200, 4)]
 
 
 @ON_ALL
@@ -150,8 +169,8 @@ def test_what_cannot_be_is_refused_with_its_code(spark: Any, gateway: GatewayPro
     writer.options(endpoints=gateway.endpoint, topic="table")
     with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED\].*mode\(\"append\"\)"):
         writer.mode("overwrite").save()
-    with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED_OPTION\].*transport"):
-        writer.option("transport", "grpc").mode("append").save()
+    with pytest.raises(PySparkException, match=r"ROCKETMQ_UNSUPPORTED_OPTION\].*rules"):
+        writer.option("rules", "x").mode("append").save()
     writer = spark.range(1).selectExpr("cast(string(id) as binary) body").write.format("rocketmq")
     writer.options(endpoints=gateway.endpoint, topic="table", deliveryGuarantee="transactional")
     with pytest.raises(PySparkException, match=r"ROCKETMQ_MISSING_OPTION\].*sinkId.*transactional"):
@@ -195,6 +214,29 @@ def test_scenario_39_a_stream_goes_on_where_its_checkpoint_is(
         client = QueueClient(connection)
         positions = client.committed(group, client.queues(topic))
     assert 16 <= sum(positions.values()) <= 20
+
+
+@ON_BOTH
+def test_over_grpc_a_stream_goes_on_where_its_checkpoint_is(
+    spark: Any, gateway: GatewayProcess, named: Named, send: Send, finished: Finished, tmp_path: Path
+) -> None:
+    topic, group, out = named("grpc-flow"), own("grpc-flow-readers"), str(tmp_path / "out")
+
+    def run(transport: str) -> list[int]:
+        stream = spark.readStream.schema("body binary, queue_offset bigint").format("rocketmq")
+        stream.options(endpoints=gateway.endpoint, startingOffsets="earliest", topic=topic, group=group)
+        frame = stream.options(maxOffsetsPerTrigger="8", transport=transport).load()
+        writer = frame.writeStream.format("parquet").option("path", out)
+        return finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+
+    send(topic, 0, 20)
+    assert run("grpc") == [8, 8, 4]
+    send(topic, 20, 26)
+    # A query may change it.
+    assert run("grpc") == [6]
+    send(topic, 26, 30)
+    assert run("remoting") == [4]
+    assert sorted(bytes(row.body) for row in spark.read.parquet(out).collect()) == bodies(range(30))
 
 
 @ON_ALL

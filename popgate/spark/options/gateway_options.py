@@ -17,7 +17,7 @@ from typing import Final
 from popgate.blocking import Credentials, parse_endpoint
 from popgate.errors import BadRequest, Fault, shown
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.options.option_values import NAMESPACE, namespace_of, number, truth
+from popgate.spark.options.option_values import NAMESPACE, namespace_of, number, one_of, truth
 
 _log: Final = logging.getLogger(__name__)
 _TLS: Final = "rocketmq.client.tls"
@@ -26,9 +26,12 @@ _SERVER_NAME, _VERIFY = f"{_TLS}.serverName", f"{_TLS}.verify"
 _TEXTS: Final = (_CA, _CERTIFICATE, _KEY, _SERVER_NAME)
 _OF_TLS: Final = (*_TEXTS, _VERIFY)
 _CONNECT_TIMEOUT: Final = "rocketmq.client.connectTimeoutMs"
+TRANSPORT: Final = "transport"
+REMOTING: Final = "remoting"
+GRPC: Final = "grpc"
 SHARED: Final = (
     *("endpoints", "nameServer", "accessKey", "secretKey", "credentials"),
-    *(NAMESPACE, _CONNECT_TIMEOUT, _TLS, *_OF_TLS),
+    *(NAMESPACE, TRANSPORT, _CONNECT_TIMEOUT, _TLS, *_OF_TLS),
 )
 """Options of the source and of the sink."""
 _FORM: Final = "it is env:NAME or file:/path, where accessKey:secretKey stands"
@@ -77,6 +80,12 @@ class Gateway:
     """None: as long as for any answer."""
     namespace: str = ""
     """The one that rows name topics without. Options, plans, offsets and errors name them with it."""
+    transport: str = REMOTING
+    """REMOTING or GRPC."""
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.transport == GRPC
 
     def told(self, fault: Fault) -> str:
         """The options that a failure of this kind is a matter of, with their values, for a sentence."""
@@ -117,15 +126,24 @@ class Gateway:
 def gateway_of(options: Mapping[str, str]) -> Gateway:
     """Of options by their own names. Raises SparkSourceError."""
     access_key, secret_key = _account(options)
+    transport = one_of(options, TRANSPORT, (REMOTING, GRPC))
     timeout_ms = number(options, _CONNECT_TIMEOUT, 100, 3_600_000, None)
     return Gateway(
         endpoints=_endpoints(options),
         access_key=access_key,
         secret_key=secret_key,
         source=_source(options),
-        tls=_tls(options),
+        tls=_tls(options, transport),
         connect_timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         namespace=namespace_of(options),
+        transport=transport,
+    )
+
+
+def refuse_over_grpc(name: str, value: str, why: str) -> SparkSourceError:
+    """An option that does not go with `transport = grpc`; `why`: what gRPC lacks, or does otherwise."""
+    return illegal_option(
+        name, value, f"with {TRANSPORT} = {GRPC} {why}, leave it out or take {TRANSPORT} = {REMOTING}"
     )
 
 
@@ -173,7 +191,7 @@ def _source(options: Mapping[str, str]) -> str:
     return text
 
 
-def _tls(options: Mapping[str, str]) -> Tls | None:
+def _tls(options: Mapping[str, str], transport: str) -> Tls | None:
     if not truth(options, _TLS, default=False):
         for name in _OF_TLS:
             if name in options:
@@ -186,6 +204,8 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
     if _KEY in options and _CERTIFICATE not in options:
         raise illegal_option(_KEY, options[_KEY], f"it needs {_CERTIFICATE}")
     verify = truth(options, _VERIFY, default=True)
+    if not verify and transport == GRPC:
+        raise refuse_over_grpc(_VERIFY, options[_VERIFY], "certificates are always verified")
     if not verify:
         _log.warning("option %s = false: whoever answers at an endpoint is taken for the gateway", _VERIFY)
     return Tls(

@@ -30,6 +30,8 @@ _NOT_HALF: Final = ("message_group", "delivery_timestamp", "priority", "lite_top
 """Columns that half messages cannot have."""
 _NOT_FOUND: Final = ("delivery_timestamp", "lite_topic")
 """Columns of messages that cannot be found in their topic after they were sent."""
+_NOT_OVER_GRPC: Final = ("queue_id", "broker_name")
+"""Columns of places, which a send over gRPC does not choose."""
 _KEY_TYPES: Final = ("string", "binary", "bigint", "int", "smallint", "tinyint")
 """Types of a key column: they have one text for each value."""
 
@@ -79,6 +81,13 @@ def _check_whole(names: list[str], options: SinkOptions) -> None:
             f"column {refused[0]} cannot be written with deliveryGuarantee = {options.guarantee}: such"
             " messages are not in their topic when they were sent, and could not be found there when a batch"
             " comes again",
+        )
+    places = [name for name in _NOT_OVER_GRPC if name in names] if options.gateway.is_grpc else []
+    if places:
+        raise SparkSourceError(
+            Code.ILLEGAL_SCHEMA,
+            f"column {places[0]} cannot be written with transport = grpc: the gateway chooses queues"
+            " there, select others, or take transport = remoting",
         )
     key = options.dedupe_key
     if key and key not in names:

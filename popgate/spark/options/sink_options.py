@@ -8,7 +8,7 @@ from typing import Final
 
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import LARGEST_OFFSET
-from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of
+from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of, refuse_over_grpc
 from popgate.spark.options.option_values import at_most_one, named, number, one_of, topic_of
 from popgate.spark.options.source_options import KNOWN, NOT_YET, SINKS_ONLY
 
@@ -78,6 +78,13 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     given = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     options = named(given, SINK_KNOWN, others=_SOURCES_ONLY, side="source", not_yet=NOT_YET)
     guarantee = one_of(options, "deliveryGuarantee", (AT_LEAST_ONCE, EFFECTIVELY_ONCE, TRANSACTIONAL))
+    gateway = gateway_of(options)
+    if gateway.is_grpc and guarantee != AT_LEAST_ONCE:
+        raise refuse_over_grpc(
+            "deliveryGuarantee",
+            options["deliveryGuarantee"],
+            "nobody tells the settings of topics, which a ledger is based on",
+        )
     topic = topic_of(options, "topic", options["topic"]) if "topic" in options else ""
     at_most_one(options, _IDS)
     id_option = next((name for name in _IDS if name in options), "")
@@ -90,7 +97,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         guarantee=guarantee,
         version=_version(options, guarantee),
         ledger_topic=_ledger_topic(options, guarantee),
-        gateway=gateway_of(options),
+        gateway=gateway,
         topic=topic,
         sink_id=sink_id,
         dedupe_key=options.get("dedupeKeyColumn", ""),

@@ -16,7 +16,7 @@ from popgate.naming import check_group, with_namespace
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import LARGEST_OFFSET, LARGEST_QUEUE, flat
-from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of
+from popgate.spark.options.gateway_options import SHARED, Gateway, gateway_of, refuse_over_grpc
 from popgate.spark.options.option_values import (
     at_most_one,
     duration_s,
@@ -56,7 +56,7 @@ KNOWN: Final = (
     *("maxTriggerDelay", "schemaStyle", "waitForTopic", "idleTick"),
     *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
-NOT_YET: Final = ("transport", "pushdown", "rules", "rulesVersion")
+NOT_YET: Final = ("pushdown", "rules", "rulesVersion")
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
     *("deliveryGuarantee", "sinkId", "txnAppId", "txnVersion", "ledgerTopic", "dedupeKeyColumn"),
@@ -159,6 +159,9 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
             raise illegal_option(name, options[name], f"{kind}, leave it out")
     if "waitForTopic" in options and "subscribePattern" in options:
         raise illegal_option("waitForTopic", options["waitForTopic"], "subscribePattern waits for nothing")
+    gateway = gateway_of(options)
+    if gateway.is_grpc:
+        _check_grpc(options)
     _check_filter(options)
     topics, assigned = _queues(options)
     group = with_namespace(namespace_of(options), options.get("group", ""))
@@ -183,7 +186,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         if name in options and start.where not in places:
             raise illegal_option(name, options[name], f"{why}, leave it out")
     return SourceOptions(
-        gateway=gateway_of(options),
+        gateway=gateway,
         topics=topics,
         topics_option=next(name for name in _QUEUES if name in options),
         pattern=options.get("subscribePattern", ""),
@@ -210,6 +213,16 @@ def is_legacy(given: Mapping[str, str]) -> bool:
     lower = {name.lower(): value.strip() for name, value in given.items()}
     style = {"schemaStyle": lower.get("schemastyle", "default")}
     return one_of(style, "schemaStyle", ("default", "legacy")) == "legacy"
+
+
+def _check_grpc(options: Mapping[str, str]) -> None:
+    """Refuse what gRPC has no request, or no field, for."""
+    if "subscribePattern" in options:
+        pattern = options["subscribePattern"]
+        raise refuse_over_grpc("subscribePattern", pattern, "nobody lists the topics: name them by topic")
+    if is_legacy(options):
+        style = options["schemaStyle"]
+        raise refuse_over_grpc("schemaStyle", style, "messages come without their system properties")
 
 
 def _check_filter(options: Mapping[str, str]) -> None:

@@ -35,6 +35,7 @@ _LARGEST_BODY: Final = 64 * 1024 * 1024
 LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
 _U64: Final = (1 << 64) - 1
+_LARGEST_INT: Final = (1 << 31) - 1
 
 HIDDEN: Final = frozenset(
     name.encode()
@@ -197,7 +198,7 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
         born_host,
         b"\x4a",
         encode_time(stored.store_ms),
-        _place(stored.store_host, stored.queue_id, stored.attempt),
+        _place(stored.store_host, stored.queue_id, stored.attempt or stored.reconsume_times + 1),
         b"\x70",
         varint(offset),
         rare,
@@ -239,8 +240,10 @@ def _rare_fields(properties: dict[bytes, bytes]) -> bytes:
     if (lite_topic := get(_LITE_TOPIC)) is not None:
         encoded += _field(b"\xaa\x01", lite_topic)
     priority = get(_PRIORITY)
-    if priority is not None and len(priority) < 10 and priority.isdigit():
-        encoded += b"\xb0\x01" + varint(int(priority))
+    if priority is not None and len(priority) <= 10 and priority.isdigit():
+        number = int(priority)
+        if number <= _LARGEST_INT:
+            encoded += b"\xb0\x01" + varint(number)
     due = get(_DUE)
     if due is not None and len(due) < 16 and due.isdigit():
         encoded += b"\x5a" + encode_time(int(due))

@@ -21,6 +21,7 @@ from popgate.errors import BadRequest, IllegalGroup, IllegalTopic, shown
 from popgate.naming import (
     DEAD_LETTER_PREFIX,
     GROUP_LONGEST,
+    PERCENT_REFUSED,
     RETRY_PREFIX,
     TOPIC_LONGEST,
     check_group,
@@ -63,7 +64,7 @@ def full_name(namespace: str, name: str, *, is_group: bool) -> str:
 
 def _with_percent(name: str, *, is_group: bool) -> IllegalGroup | IllegalTopic:
     wrong = IllegalGroup if is_group else IllegalTopic
-    return wrong(name, "% is not allowed: a namespace has a field of its own")
+    return wrong(name, PERCENT_REFUSED)
 
 
 @lru_cache(maxsize=4096)

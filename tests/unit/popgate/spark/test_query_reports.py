@@ -209,6 +209,15 @@ def test_options_that_are_none_are_refused() -> None:
         QueryReporter({"endpoint": "a:1"})
 
 
+def test_reports_do_not_go_over_grpc() -> None:
+    with pytest.raises(
+        SparkSourceError, match=r"transport = 'GRPC'.*no gateway takes reports of queries"
+    ) as refused:
+        QueryReporter({**GIVEN, "Transport": "GRPC"})
+    assert refused.value.code is Code.ILLEGAL_OPTION
+    QueryReporter({**GIVEN, "transport": "remoting"}).close()
+
+
 def test_a_query_with_many_triggers_holds_up_no_other(gateway: Gateway) -> None:
     reporter = QueryReporter(GIVEN, connect=gateway.connect, repeat_s=0.02)
     reporter.put(report("long"))

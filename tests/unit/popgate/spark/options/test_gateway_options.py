@@ -64,6 +64,26 @@ def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says
     assert says in refusal(code, {**LEAST, **given})
 
 
+def test_a_gateway_is_spoken_to_by_remoting_unless_an_option_says_grpc() -> None:
+    assert (
+        gateway_of(LEAST).transport == gateway_of({**LEAST, "transport": "REMOTING"}).transport == "remoting"
+    )
+    over_grpc = gateway_of({**LEAST, "transport": "gRPC"})
+    assert over_grpc.is_grpc
+    # A connection of one transport is not taken for the other's.
+    assert over_grpc != gateway_of(LEAST)
+    for text in ("", "http", "grpc+remoting"):
+        sentence = refusal(Code.ILLEGAL_OPTION, {**LEAST, "transport": text})
+        assert f"option transport = '{text}': it is one of grpc, remoting" in sentence
+
+
+def test_grpc_verifies_certificates() -> None:
+    unverified = {**TLS, "transport": "grpc", "rocketmq.client.tls.verify": "false"}
+    sentence = refusal(Code.ILLEGAL_OPTION, unverified)
+    assert "option rocketmq.client.tls.verify = 'false': with transport = grpc certificates are" in sentence
+    assert gateway_of({**TLS, "transport": "grpc", "rocketmq.client.tls.verify": "true"}).tls is not None
+
+
 def test_topics_and_groups_are_of_no_namespace_unless_an_option_says_so() -> None:
     assert gateway_of(LEAST).namespace == ""
     assert gateway_of({**LEAST, "rocketmq.client.namespace": "MQ_INST-1|a"}).namespace == "MQ_INST-1|a"

@@ -48,6 +48,15 @@ def test_a_known_column_may_be_the_key() -> None:
         ([BODY, ("tags", "string")], {"topic": "t"}, Code.ILLEGAL_SCHEMA, "did you mean tag?"),
         ([BODY, ("zzz", "string")], {"topic": "t"}, Code.ILLEGAL_SCHEMA, "there are topic, body"),
         ([BODY, ("broker_name", "string")], {"topic": "t"}, Code.ILLEGAL_SCHEMA, "needs a column queue_id"),
+        *(
+            (
+                [BODY, ("queue_id", "int"), *more],
+                {"topic": "t", "transport": "grpc"},
+                Code.ILLEGAL_SCHEMA,
+                "column queue_id cannot be written with transport = grpc: the gateway chooses",
+            )
+            for more in ([], [("broker_name", "string")])
+        ),
         ([BODY], {"topic": "t", "dedupeKeyColumn": "id"}, Code.ILLEGAL_OPTION, "no such column but body"),
         ([BODY, ("id", "double")], {"topic": "t", "dedupeKeyColumn": "id"}, Code.ILLEGAL_SCHEMA, "'double'"),
         (

@@ -135,6 +135,18 @@ def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says
     assert says in refusal(code, given)
 
 
+@pytest.mark.parametrize("guarantee", ["effectively-once", "transactional"])
+def test_a_ledger_needs_remoting(guarantee: str) -> None:
+    given = {**LEAST, "deliveryGuarantee": guarantee, "sinkId": "s", "ledgerTopic": "l"}
+    sentence = refusal(Code.ILLEGAL_OPTION, {**given, "transport": "grpc"})
+    assert (
+        f"option deliveryGuarantee = '{guarantee}': with transport = grpc nobody tells the settings"
+        in sentence
+    )
+    assert read_sink_options({**given, "transport": "remoting"}).has_ledger
+    assert read_sink_options({**LEAST, "transport": "grpc", "sinkId": "s"}).gateway.is_grpc
+
+
 @pytest.mark.parametrize("name", NOT_YET)
 def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     assert "is not supported yet" in refusal(Code.UNSUPPORTED_OPTION, {**LEAST, name: "1"})

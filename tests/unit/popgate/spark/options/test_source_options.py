@@ -96,6 +96,33 @@ def test_an_option_like_no_other_is_refused_with_all_there_are() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"endpoints": "a:1", "subscribePattern": "or.*"},
+            "option subscribePattern = 'or.*': with transport = grpc nobody lists the topics",
+        ),
+        (
+            {**LEAST, "schemaStyle": "Legacy"},
+            "option schemaStyle = 'Legacy': with transport = grpc messages come without their system",
+        ),
+    ],
+)
+def test_what_grpc_does_not_tell_is_refused(given: dict[str, str], says: str) -> None:
+    sentence = refusal(Code.ILLEGAL_OPTION, {**given, "transport": "grpc"})
+    assert says in sentence
+    assert "take transport = remoting" in sentence
+    read_source_options({**given, "transport": "remoting"}, streaming=False)
+
+
+def test_everything_else_is_read_over_grpc() -> None:
+    given = {**LEAST, "transport": "grpc", "schemaStyle": "default", "group": "g", "sql92": "a > 1"}
+    options = read_source_options({**given, "startingTimestamp": "5", "idleTick": "5s"}, streaming=True)
+    assert options.gateway.is_grpc
+    assert options.commit_offsets
+
+
 @pytest.mark.parametrize("name", NOT_YET)
 def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     sentence = refusal(Code.UNSUPPORTED_OPTION, {**LEAST, name.upper(): "1"})

@@ -189,6 +189,8 @@ def test_a_priority_of_zero_counts_when_the_message_says_that_it_has_one(
         ({"__LITE_TOPIC": "room-1"}, pb.MessageType.LITE, {"lite_topic": "room-1"}),
         ({"_SYS_MSG_PRIORITY_": "0"}, pb.MessageType.PRIORITY, {"priority": 0}),
         ({"_SYS_MSG_PRIORITY_": "77"}, pb.MessageType.PRIORITY, {"priority": 77}),
+        ({"_SYS_MSG_PRIORITY_": "2147483647"}, pb.MessageType.PRIORITY, {"priority": (1 << 31) - 1}),
+        ({"_SYS_MSG_PRIORITY_": "2147483648"}, pb.MessageType.PRIORITY, {}),
         ({"_SYS_MSG_PRIORITY_": "urgent"}, pb.MessageType.PRIORITY, {}),
         ({"_SYS_MSG_PRIORITY_": "9" * 30}, pb.MessageType.PRIORITY, {}),
     ],
@@ -249,6 +251,14 @@ def test_a_plain_message_has_no_fields_it_was_not_given() -> None:
     assert list(system.keys) == []
     assert (system.born_host, system.delivery_attempt) == ("10.9.9.9", 1)
     assert system.message_type == pb.MessageType.NORMAL
+
+
+def test_a_message_read_by_offset_says_how_often_it_was_sent_back() -> None:
+    assert (
+        message_out(stored(receipt="", attempt=0, reconsume_times=2)).system_properties.delivery_attempt == 3
+    )
+    # A delivery counts itself.
+    assert message_out(stored(attempt=2, reconsume_times=5)).system_properties.delivery_attempt == 2
 
 
 def test_a_message_without_an_id_of_its_own_is_named_by_its_place() -> None:
