@@ -114,6 +114,15 @@ def test_a_value_may_have_the_separator_behind_a_name() -> None:
     assert through(stored)["tag"] == "\x01x"
 
 
+@pytest.mark.parametrize(
+    "value", [b"\xff" * 32_700, b"\xe2\x82" * 16_350, b"x" * 32_749], ids=["one byte", "two", "no separator"]
+)
+def test_properties_may_be_as_long_as_stored_ones(value: bytes) -> None:
+    """The gateway tells damaged characters by three bytes each, and blocks may end without a separator."""
+    stored = record(b"UNIQ_KEY\x01ID\x02\xffname\x01" + value)
+    assert through(stored) == columns(stored)
+
+
 def test_what_is_not_told_is_zero() -> None:
     made = record_of(pulled(record(flag=9)), 3)
     assert columns(made, ["flag", "born_host"]) == {"flag": 0, "born_host": "10.1.2.3:0"}
