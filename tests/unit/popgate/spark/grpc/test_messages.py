@@ -79,6 +79,7 @@ def through(stored: bytes) -> dict[str, Any]:
         {"UNIQ_KEY": ID},
         {"UNIQ_KEY": ID, "TAGS": "paid", "KEYS": "k1 k2", "größe": "läuft", "a": " b"},
         {"UNIQ_KEY": ID, "KEYS": "  k1   k2 "},
+        {"KEYS": "  "},
         {"__SHARDINGKEY": "g", "TRACE_CONTEXT": "00-ab"},
         {"TIMER_DELIVER_MS": "1700000000999"},
         {"TIMER_DELIVER_MS": "0", "__SHARDINGKEY": "g"},
