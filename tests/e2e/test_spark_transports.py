@@ -173,6 +173,21 @@ def test_a_topic_that_is_not_there_is_told_over_grpc(gateway: GatewayProcess) ->
         read(gateway.endpoint, "nowhere", "grpc")
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_task_does_not_make_a_topic_that_was_deleted(gateway: GatewayProcess, transport: str) -> None:
+    topic = f"deleted-{transport}"
+    make(gateway, topic, queues=1)
+    write(gateway.endpoint, topic, transport, body=[b"x"])
+    told = {"endpoints": gateway.endpoint, "topic": topic, "transport": transport, "pullTimeoutMs": "1000"}
+    options = read_source_options(told, streaming=False)
+    [[range_]] = batch_plan(options, fail)
+    where = f"{gateway.admin}/api/topics/{topic}"
+    urllib.request.urlopen(urllib.request.Request(where, method="DELETE"), timeout=PATIENCE_S).close()
+    for _ in range(2):
+        with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND"):
+            list(batches([range_], SCHEMA, options, fail))
+
+
 def test_rows_that_retention_removed_are_a_loss_over_grpc(gateway: GatewayProcess) -> None:
     make(gateway, "shrunk", queues=1, retention_bytes=1)
     told = {"endpoints": gateway.endpoint, "topic": "shrunk", "transport": "grpc"}

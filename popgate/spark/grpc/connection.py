@@ -16,13 +16,14 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import grpc
 
 from popgate.blocking import Credentials, parse_endpoint
-from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError, shown
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, GatewayError, Internal, shown
 from popgate.naming import DEAD_LETTER_PREFIX, PERCENT_REFUSED, RETRY_PREFIX, split_namespace
 from popgate.pb import definition_pb2 as pb
 from popgate.pb import service_pb2 as rpc
@@ -176,8 +177,9 @@ class GrpcConnection:
         under_way = self._taken(number)
         return self._waited(under_way, lambda: under_way.call.result(timeout=timeout_s))
 
-    def finish_stream(self, number: int) -> list[Any]:
-        """All answers, to the end of the stream. Raises as `finish`, for a stream that breaks off as well.
+    def finish_stream(self, number: int, *, most: int) -> list[Any]:
+        """All answers, to the end of the stream. Raises as `finish`, also for a stream that breaks off, and
+        Internal for one with more answers than `most`.
 
         What has waited for long to be read is asked again, as its deadline nears: it only reads.
         """
@@ -185,7 +187,10 @@ class GrpcConnection:
         if time.monotonic() - under_way.began > self.timeout_s / 2:
             under_way.call.cancel()
             under_way = self._taken(self.start_stream(under_way.method, under_way.request))
-        answers: list[Any] = self._waited(under_way, lambda: [*under_way.call])
+        answers: list[Any] = self._waited(under_way, lambda: [*islice(under_way.call, most + 1)])
+        if len(answers) > most:
+            under_way.call.cancel()
+            raise Internal(f"{self.endpoint} answered {under_way.method} with more than {most} elements")
         return answers
 
     def call(self, method: str, request: Any) -> Any:

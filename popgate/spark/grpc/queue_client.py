@@ -39,6 +39,8 @@ _INSTEAD: Final = "gRPC has no call for it, use transport = remoting"
 _NO_BOUNDS: Final = Bounds(-1, -1)
 """Of a queue: the answer to a pull does not tell them here, and the connector asks for them apart."""
 _GROUP: Final = SHARDING_KEY.encode()
+_AROUND: Final = 2
+"""Answers to a pull besides its messages: a status, and the offset that it reached."""
 _MOST_IN_FLIGHT: Final = 64
 """Questions under way at a time."""
 _PERMS: Final = {
@@ -59,8 +61,10 @@ class GrpcQueueClient(QueueClient):
         # It has what those use that are given a client.
         super().__init__(cast("BlockingConnection", connection), group=group)
         self._grpc = connection
-        self._asked: dict[int, int] = {}
-        """Of a pull where it begins, of a send how many messages it has; by the number of the call."""
+        self._asked: dict[int, tuple[int, int]] = {}
+        """Where a pull begins, and how many messages a pull or a send has; by the number of the call."""
+        self._there: set[str] = set()
+        """Topics of which a queue was there."""
 
     # -- where things are -----------------------------------------------------------------------------
 
@@ -80,10 +84,7 @@ class GrpcQueueClient(QueueClient):
         )
 
     def queues(self, topic: str) -> list[QueuePlace]:
-        # A route would make the topic.
-        request = self._offset_request(self._grpc.seen.get(topic, QueuePlace(topic, "", 0)), pb.BEGINNING)
-        if self._grpc.call("QueryOffset", request).status.code == pb.TOPIC_NOT_FOUND:
-            raise TopicNotFound(topic)
+        self._check_there(self._grpc.seen.get(topic, QueuePlace(topic, "", 0)))
         queues = sorted(
             QueuePlace(topic, queue.broker.name, queue.id)
             for queue in self._queues(topic)
@@ -149,6 +150,9 @@ class GrpcQueueClient(QueueClient):
     def start_pull(
         self, queue: QueuePlace, offset: int, *, most: int, expression: str = "*", kind: str = "TAG"
     ) -> int:
+        if queue.topic not in self._there:
+            self._check_there(queue)
+            self._there.add(queue.topic)
         request = rpc.PullMessageRequest(
             group=self._grpc.resource(self.group),
             message_queue=self._place_of(queue),
@@ -159,15 +163,15 @@ class GrpcQueueClient(QueueClient):
             ),
         )
         number = self._grpc.start_stream("PullMessage", request)
-        self._asked[number] = offset
+        self._asked[number] = offset, most
         return number
 
     def finish_pull(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> PullAnswer:
-        begin = self._asked.pop(opaque)
+        begin, most = self._asked.pop(opaque)
         status: pb.Status | None = None
         next_offset: int | None = None
         messages = []
-        for answer in self._grpc.finish_stream(opaque):
+        for answer in self._grpc.finish_stream(opaque, most=most + _AROUND):
             match answer.WhichOneof("content"):
                 case "message":
                     messages.append(answer.message)
@@ -217,7 +221,7 @@ class GrpcQueueClient(QueueClient):
                 message.topic.CopyFrom(topic)
             request.messages.append(message)
         number = self._grpc.start("SendMessage", request)
-        self._asked[number] = len(messages)
+        self._asked[number] = 0, len(messages)
         return number
 
     def start_send_batch(
@@ -228,7 +232,7 @@ class GrpcQueueClient(QueueClient):
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
         """Raises the fault of the first message that is not stored; others of them may be."""
-        count = self._asked.pop(opaque)
+        _, count = self._asked.pop(opaque)
         answer = self._grpc.finish(opaque, timeout_s=timeout_s)
         statuses = [entry.status for entry in answer.entries]
         if answer.status.code not in (pb.OK, pb.MULTIPLE_RESULTS):
@@ -255,6 +259,12 @@ class GrpcQueueClient(QueueClient):
         raise Unsupported("a report of a query over gRPC", _INSTEAD)
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _check_there(self, queue: QueuePlace) -> None:
+        """Raises TopicNotFound: a route, and a pull, would make the topic, as of one that was deleted."""
+        request = self._offset_request(queue, pb.BEGINNING)
+        if self._grpc.call("QueryOffset", request).status.code == pb.TOPIC_NOT_FOUND:
+            raise TopicNotFound(queue.topic)
 
     def _queues(self, topic: str) -> list[pb.MessageQueue]:
         """Of masters. Raises TopicNotFound, and the fault of the connection."""

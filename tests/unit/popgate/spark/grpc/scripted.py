@@ -20,12 +20,12 @@ QUEUE = QueuePlace("t", "broker-a", 0)
 class Scripted(grpc.GenericRpcHandler):
     """`answers`, by the name of the call: answers in turn, the last one again and again, or what makes them.
 
-    Calls without any are not known here. An answer to PullMessage is a list of elements; one that is a
-    StatusCode ends the call with it, and in a list breaks the stream off.
+    Calls without any are not known here; every queue is there. An answer to PullMessage is a list of
+    elements; one that is a StatusCode ends the call with it, and in a list breaks the stream off.
     """
 
     def __init__(self) -> None:
-        self.answers: dict[str, list[Any]] = {}
+        self.answers: dict[str, list[Any]] = {"QueryOffset": [rpc.QueryOffsetResponse(status=OK)]}
         self.requests: list[tuple[str, Any, dict[str, str]]] = []
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
         self.port = self._server.add_insecure_port("127.0.0.1:0")

@@ -116,7 +116,7 @@ def test_an_answer_that_does_not_come_is_a_silence(scripted: Scripted) -> None:
 
 
 def test_a_gateway_that_goes_ends_the_connection_and_what_waits_there(scripted: Scripted) -> None:
-    scripted.answers["QueryOffset"] = [offset(1), grpc.StatusCode.UNAVAILABLE]
+    scripted.answers["QueryOffset"] = [offset(1), offset(1), grpc.StatusCode.UNAVAILABLE]
     scripted.answers["PullMessage"] = [hang(1)]
     with client_of(at(scripted.endpoint)) as client:
         assert ends(client) == {QUEUE: 1}
@@ -188,6 +188,7 @@ def test_a_call_that_fails_is_the_fault_that_it_is(
 
 
 def test_before_a_server_without_these_calls_it_is_told_what_would_do(scripted: Scripted) -> None:
+    scripted.answers.clear()
     error = failure(at(scripted.endpoint), ends)
     assert error.fault is Fault.UNSUPPORTED
     assert "it needs a gateway of popgate, or transport = remoting" in error.sentence
@@ -217,8 +218,8 @@ def test_a_pull_that_nobody_finished_for_long_is_asked_again(scripted: Scripted)
         first = connection._under_way[number]
         connection._under_way[number] = first._replace(began=first.began - PATIENCE_S)
         assert client.finish_pull(number, QUEUE).next_offset == 7
-    assert not first.call.is_active()
-    assert {request.offset for _, request, _ in scripted.requests} == {5}
+    assert first.call.code() is grpc.StatusCode.CANCELLED
+    assert {request.offset for name, request, _ in scripted.requests if name == "PullMessage"} == {5}
 
 
 # -- who asks ---------------------------------------------------------------------------------------

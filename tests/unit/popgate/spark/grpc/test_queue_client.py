@@ -385,3 +385,20 @@ def test_what_grpc_has_no_call_for_is_refused(scripted_client: QueueClient) -> N
             ask()
     # As before RocketMQ's own proxy.
     assert is_compacted(scripted_client, "t") is None
+
+
+def test_a_pull_without_an_end_is_no_answer(scripted: Scripted, scripted_client: QueueClient) -> None:
+    scripted.answers["PullMessage"] = [pulled(9, [message(offset) for offset in range(5, 9)])]
+    assert scripted_client.pull(QUEUE, 5, most=4).next_offset == 9
+    with pytest.raises(Internal, match="answered PullMessage with more than 5 elements"):
+        scripted_client.pull(QUEUE, 5, most=3)
+
+
+def test_a_pull_of_a_topic_that_is_gone_does_not_make_it(
+    scripted: Scripted, scripted_client: QueueClient
+) -> None:
+    gone = rpc.QueryOffsetResponse(status=pb.Status(code=pb.TOPIC_NOT_FOUND, message="gone"))
+    scripted.answers["QueryOffset"] = [gone]
+    with pytest.raises(TopicNotFound):
+        scripted_client.pull(QUEUE, 5, most=3)
+    assert [name for name, _, _ in scripted.requests] == ["QueryOffset"]
