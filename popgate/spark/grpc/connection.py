@@ -169,6 +169,13 @@ class GrpcConnection:
         """As `start`, of a call with many answers, for `finish_stream`."""
         return self._start(method, request, self._method(method, "unary_stream"))
 
+    def request_of(self, number: int) -> Any:
+        """The request of a call that is under way. Raises BrokerUnavailable, BadRequest (there is none)."""
+        if number not in self._under_way:
+            self._check()
+            raise BadRequest(f"no call {number} is under way")
+        return self._under_way[number].request
+
     def finish(self, number: int, *, timeout_s: float | None = None) -> Any:
         """Wait for the answer. Raises the fault of the call.
 
@@ -245,11 +252,8 @@ class GrpcConnection:
         return self._number
 
     def _taken(self, number: int) -> _Call:
-        under_way = self._under_way.pop(number, None)
-        if under_way is None:
-            self._check()
-            raise BadRequest(f"no call {number} is under way")
-        return under_way
+        self.request_of(number)
+        return self._under_way.pop(number)
 
     def _waited(self, under_way: _Call, wait: Callable[[], Any]) -> Any:
         try:

@@ -15,7 +15,7 @@ from popgate.pb import definition_pb2 as pb
 from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.wire.messages import properties as names
 from popgate.wire.messages.hosts import pack_host
-from popgate.wire.messages.properties import RESERVED, decode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, RESERVED, decode_properties
 from popgate.wire.messages.records import COMPRESSED, encode_record
 
 _LAST_SECOND: Final = 253_402_300_799
@@ -24,6 +24,7 @@ _LONGEST_HOST: Final = 64
 """Characters: an address has fewer, and those that were packed are remembered."""
 _SYSTEMS: Final = RESERVED | {names.SHARDING_KEY, names.TRACE_CONTEXT}
 """Names that no user property of a delivery has."""
+_DAMAGED: Final = "\ufffd".encode()
 _ENCODINGS: Final = frozenset((int(pb.ENCODING_UNSPECIFIED), int(pb.IDENTITY), int(pb.GZIP)))
 
 
@@ -153,7 +154,11 @@ def _block_of(message: pb.Message, offset: int) -> bytes:
         pairs.append((names.PRIORITY, str(system.priority)))
     elif kind == pb.PRIORITY:
         pairs.append((names.PRIORITY, "?"))
-    return "".join([_entry(name, value, offset) for name, value in pairs]).encode()
+    block = "".join([_entry(name, value, offset) for name, value in pairs]).encode()
+    if len(block) > LONGEST_BLOCK:
+        # For each damaged character, which may be one byte where it is stored, the gateway tells three.
+        block = block[:-1].replace(_DAMAGED, b"\xff")
+    return block
 
 
 def _entry(name: str, value: str, offset: int) -> str:

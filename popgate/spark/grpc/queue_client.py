@@ -61,8 +61,6 @@ class GrpcQueueClient(QueueClient):
         # It has what those use that are given a client.
         super().__init__(cast("BlockingConnection", connection), group=group)
         self._grpc = connection
-        self._asked: dict[int, tuple[int, int]] = {}
-        """Where a pull begins, and how many messages a pull or a send has; by the number of the call."""
         self._there: set[str] = set()
         """Topics of which a queue was there."""
 
@@ -162,16 +160,14 @@ class GrpcQueueClient(QueueClient):
                 type=pb.TAG if kind == "TAG" else pb.SQL, expression=expression
             ),
         )
-        number = self._grpc.start_stream("PullMessage", request)
-        self._asked[number] = offset, most
-        return number
+        return self._grpc.start_stream("PullMessage", request)
 
     def finish_pull(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> PullAnswer:
-        begin, most = self._asked.pop(opaque)
+        request = self._grpc.request_of(opaque)
         status: pb.Status | None = None
         next_offset: int | None = None
         messages = []
-        for answer in self._grpc.finish_stream(opaque, most=most + _AROUND):
+        for answer in self._grpc.finish_stream(opaque, most=request.batch_size + _AROUND):
             match answer.WhichOneof("content"):
                 case "message":
                     messages.append(answer.message)
@@ -189,7 +185,7 @@ class GrpcQueueClient(QueueClient):
         elif messages:
             code = ResponseCode.SUCCESS
         else:
-            passed = next_offset > begin
+            passed = next_offset > request.offset
             code = ResponseCode.PULL_RETRY_IMMEDIATELY if passed else ResponseCode.PULL_NOT_FOUND
         return PullAnswer(code, next_offset, _NO_BOUNDS, self._records(messages, queue))
 
@@ -220,9 +216,7 @@ class GrpcQueueClient(QueueClient):
             if topic.resource_namespace:
                 message.topic.CopyFrom(topic)
             request.messages.append(message)
-        number = self._grpc.start("SendMessage", request)
-        self._asked[number] = 0, len(messages)
-        return number
+        return self._grpc.start("SendMessage", request)
 
     def start_send_batch(
         self, queue: QueuePlace, items: bytes, *, now_ms: int | None = None, once: bool = False
@@ -232,7 +226,7 @@ class GrpcQueueClient(QueueClient):
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
         """Raises the fault of the first message that is not stored; others of them may be."""
-        _, count = self._asked.pop(opaque)
+        count = len(self._grpc.request_of(opaque).messages)
         answer = self._grpc.finish(opaque, timeout_s=timeout_s)
         statuses = [entry.status for entry in answer.entries]
         if answer.status.code not in (pb.OK, pb.MULTIPLE_RESULTS):

@@ -193,9 +193,9 @@ class Records:
         )
 
     def keys(self) -> Any:
-        texts = self.pairs().find(names.KEYS)
-        # A producer may leave more than one blank between two keys.
-        split = pc.split_pattern_regex(pc.utf8_trim_whitespace(texts), r"\s+")
+        texts = pc.utf8_trim_whitespace(self.pairs().find(names.KEYS))
+        # A producer may leave more than one blank between two keys, and blanks alone are none.
+        split = pc.split_pattern_regex(pc.if_else(pc.equal(texts, ""), None, texts), r"\s+")
         return split.cast(pa.list_(pa.string()))
 
 

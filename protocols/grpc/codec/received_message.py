@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Final
 
-from popgate.errors import PeerWireError
+from popgate.errors import PeerWireError, Unsupported
 from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.pb import definition_pb2 as pb
@@ -267,7 +267,7 @@ def _body_out(stored: StoredMessage) -> tuple[bytes, bool]:
         return body, True
     try:
         return decompress(body, borne(body, _LARGEST_BODY)), False
-    except PeerWireError:
+    except (PeerWireError, Unsupported):
         return body, True
 
 

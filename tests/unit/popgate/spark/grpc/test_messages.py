@@ -79,6 +79,7 @@ def through(stored: bytes) -> dict[str, Any]:
         {"UNIQ_KEY": ID},
         {"UNIQ_KEY": ID, "TAGS": "paid", "KEYS": "k1 k2", "größe": "läuft", "a": " b"},
         {"UNIQ_KEY": ID, "KEYS": "  k1   k2 "},
+        {"KEYS": "  "},
         {"__SHARDINGKEY": "g", "TRACE_CONTEXT": "00-ab"},
         {"TIMER_DELIVER_MS": "1700000000999"},
         {"TIMER_DELIVER_MS": "0", "__SHARDINGKEY": "g"},
@@ -112,6 +113,15 @@ def test_a_value_may_have_the_separator_behind_a_name() -> None:
     stored = record(b"a\x01 b\x01\x02TAGS\x01\x01x\x02UNIQ_KEY\x01u\x01\x02")
     assert through(stored) == columns(stored)
     assert through(stored)["tag"] == "\x01x"
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xff" * 32_700, b"\xe2\x82" * 16_350, b"x" * 32_749], ids=["one byte", "two", "no separator"]
+)
+def test_properties_may_be_as_long_as_stored_ones(value: bytes) -> None:
+    """The gateway tells damaged characters by three bytes each, and blocks may end without a separator."""
+    stored = record(b"UNIQ_KEY\x01ID\x02\xffname\x01" + value)
+    assert through(stored) == columns(stored)
 
 
 def test_what_is_not_told_is_zero() -> None:

@@ -239,6 +239,15 @@ async def test_pulls_under_way_are_answered_each(gateway: Any) -> None:
     assert await asked(gateway, work) == [[b"4"], [b"0"], [b"2"], [b"3"]]
 
 
+def test_a_pull_that_is_forgotten_leaves_nothing(scripted: Scripted, scripted_client: QueueClient) -> None:
+    scripted.answers["PullMessage"] = [pulled(1, [message(0)])]
+    number = scripted_client.start_pull(QUEUE, 0, most=1)
+    scripted_client.connection.forget(number)
+    assert not [value for value in vars(scripted_client).values() if isinstance(value, dict) and value]
+    with pytest.raises(GatewayError, match=f"no call {number} is under way"):
+        scripted_client.finish_pull(number, QUEUE)
+
+
 def test_messages_with_gaps_between_them_come_with_their_offsets(
     scripted: Scripted, scripted_client: QueueClient
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from hashlib import md5, sha1
 
@@ -329,6 +330,13 @@ def test_a_body_that_most_clients_cannot_unpack_is_unpacked(packed: bytes, sys_f
 def test_a_body_that_says_it_is_packed_and_is_not_is_passed_as_it_is() -> None:
     out = message_out(stored(body=b"plain", sys_flag=1))
     assert (out.body, out.system_properties.body_encoding) == (b"plain", GZIP)
+
+
+def test_a_body_is_passed_as_it_is_where_its_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    body = zstandard.compress(b"hello" * 100)
+    out = message_out(stored(body=body, sys_flag=0x201))
+    assert (out.body, out.system_properties.body_encoding) == (body, GZIP)
 
 
 @pytest.mark.parametrize("mebibytes", [5, 65])
