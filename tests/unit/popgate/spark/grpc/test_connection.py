@@ -218,7 +218,7 @@ def test_a_pull_that_nobody_finished_for_long_is_asked_again(scripted: Scripted)
         first = connection._under_way[number]
         connection._under_way[number] = first._replace(began=first.began - PATIENCE_S)
         assert client.finish_pull(number, QUEUE).next_offset == 7
-    assert not first.call.is_active()
+    assert first.call.code() is grpc.StatusCode.CANCELLED
     assert {request.offset for name, request, _ in scripted.requests if name == "PullMessage"} == {5}
 
 
