@@ -117,6 +117,7 @@ def test_sql_reads_views_and_tables(
     spark.sql("CREATE TABLE tabled (body binary) USING rocketmq")
     options = given.format("=")
     assert spark.sql(f"SELECT body FROM tabled WITH ({options})").count() == 6
+    assert spark.sql(f"SELECT body FROM tabled WITH ({options}, transport='grpc')").count() == 6
     stream = spark.sql(f"SELECT body FROM STREAM tabled WITH ({options}, maxOffsetsPerTrigger='4')")
     writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     assert finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint"))) == [4, 2]
