@@ -115,6 +115,20 @@ def test_an_answer_that_does_not_come_is_a_silence(scripted: Scripted) -> None:
         assert not client.connection.is_open
 
 
+def test_a_call_behind_others_has_the_time_of_these_too(scripted: Scripted) -> None:
+    """Over a slow line the last of many sends goes out when the others are there."""
+    scripted.answers["QueryOffset"] = [offset(1)]
+    scripted.answers["PullMessage"] = [pulled(7)]
+    with client_of(at(scripted.endpoint)) as client:
+        connection: Any = client.connection
+        calls = [connection.start("QueryOffset", rpc.QueryOffsetRequest()) for _ in range(3)]
+        calls.append(client.start_pull(QUEUE, 0, most=1))
+        left = [connection._under_way[number].call.time_remaining() for number in calls]
+        assert [round(seconds / PATIENCE_S) for seconds in left] == [1, 2, 3, 1]
+        for number in calls:
+            connection.forget(number)
+
+
 def test_a_gateway_that_goes_ends_the_connection_and_what_waits_there(scripted: Scripted) -> None:
     scripted.answers["QueryOffset"] = [offset(1), offset(1), grpc.StatusCode.UNAVAILABLE]
     scripted.answers["PullMessage"] = [hang(1)]
