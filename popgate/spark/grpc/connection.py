@@ -313,4 +313,9 @@ def _channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
 def _authorities_of(context: ssl.SSLContext) -> bytes | None:
     """Those that this machine trusts, as the other transport does; None: those that gRPC brings along."""
     authorities = context.get_ca_certs(binary_form=True)
-    return "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
+    if authorities:
+        return "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode()
+    # Where there is no file of all, as in Debian 12, OpenSSL looks into a folder when it needs one of them.
+    folder = ssl.get_default_verify_paths().capath
+    files = sorted(Path(folder).glob("*.[0-9]")) if folder else []
+    return b"".join(each.read_bytes() for each in files if each.is_file()) or None

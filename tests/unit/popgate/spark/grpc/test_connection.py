@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +286,27 @@ async def test_tls_by_an_authority_with_a_certificate_of_its_own(town: Any, tmp_
     ):
         with pytest.raises(SparkSourceError, match="BROKER_UNAVAILABLE: no connection to"):
             await asked(at(gateway.address, **given), lambda client: client.maximums(queues))
+
+
+async def test_authorities_may_be_in_the_systems_folder(
+    town: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which Debian 12 has no file of all."""
+    papers, folder = Papers(tmp_path), tmp_path / "authorities"
+    gateway = await town.gateway(
+        listen="grpc://127.0.0.1:0?tls=true", certificate=Certificate(*papers.pair("gateway"))
+    )
+    await gateway.broker.create_topic(TopicConfig("t", read_queues=1, write_queues=1))
+    folder.mkdir()
+    (folder / "gone.0").symlink_to(tmp_path / "gone")
+    command = ["openssl", "x509", "-noout", "-hash", "-in", str(papers.authority)]
+    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    (folder / f"{name}.0").symlink_to(papers.authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    options = at(gateway.address, **{"rocketmq.client.tls": "true"})
+    queues = [QueuePlace("t", "popgate", 0)]
+    assert await asked(options, lambda client: client.maximums(queues)) == {queues[0]: 0}
 
 
 @pytest.mark.parametrize("namespaces", [False, True])
