@@ -11,6 +11,10 @@ TOPIC_LONGEST = 127
 GROUP_LONGEST = 120
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The consumer group that every broker has from the start, for readers without a group of their own.
+Source: RocketMQ's SubscriptionGroupManager.init.
+"""
 MEMBER_PREFIX = "%MEMBER%"
 """Of the groups that the gateway makes for the clients of a broadcast group."""
 PERCENT_REFUSED = "% is not allowed: a namespace has a field of its own"

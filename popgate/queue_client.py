@@ -17,7 +17,7 @@ from popgate.answers import error_of
 from popgate.blocking import BlockingConnection
 from popgate.errors import Internal, PeerWireError, TopicNotFound, shown
 from popgate.model import Bounds
-from popgate.naming import is_derived_topic, is_system_topic
+from popgate.naming import TOOLS_GROUP, is_derived_topic, is_system_topic
 from popgate.wire.bodies.configs import TopicConfig
 from popgate.wire.bodies.query_reports import QueryReport
 from popgate.wire.bodies.routes import ClusterInfo, TopicRoute
@@ -27,8 +27,6 @@ from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.batches import encode_batch
 from popgate.wire.messages.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The consumer group that every broker has from the start, for readers without a group of their own."""
 PRODUCER_GROUP: Final = "popgate"
 _SUBSCRIPTION: Final = 4
 _NO_DELAY_QUEUES: Final = "4"

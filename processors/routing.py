@@ -29,7 +29,7 @@ from popgate.errors import (
 )
 from popgate.lite import takes_lite_topics
 from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
-from popgate.naming import MEMBER_PREFIX, RETRY_PREFIX, is_derived_topic, is_system_topic
+from popgate.naming import MEMBER_PREFIX, RETRY_PREFIX, TOOLS_GROUP, is_derived_topic, is_system_topic
 from processors.limits import Limits
 from processors.observer import Observer
 from processors.requests import Assignments
@@ -184,7 +184,10 @@ class Routing:
         return kept_now
 
     async def group(self, name: str) -> GroupConfig:
-        """The group's settings; an unknown group is made when the limits allow it. Raises GroupNotFound."""
+        """The group's settings; an unknown group is made when the limits allow it. Raises GroupNotFound.
+
+        That of tools is made in any case: clients take it for granted, and RocketMQ's brokers all have it.
+        """
         kept = self._groups.get(name)
         if kept is not None and self._clock.monotonic() < kept[0]:
             return kept[1]
@@ -193,7 +196,7 @@ class Routing:
             config = await self._broker.group(name)
         except GroupNotFound:
             self._groups.pop(name, None)
-            if not self._limits.auto_create_groups:
+            if not self._limits.auto_create_groups and name != TOOLS_GROUP:
                 raise
         if config is None:
             await self._create_group(name)

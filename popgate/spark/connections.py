@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from popgate.blocking import BlockingConnection, Credentials
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError
-from popgate.queue_client import TOOLS_GROUP, QueueClient
+from popgate.naming import TOOLS_GROUP
+from popgate.queue_client import QueueClient
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.options.gateway_options import Gateway
 

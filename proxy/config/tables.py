@@ -244,8 +244,9 @@ class Groups(Group):
     """Consumer groups created on first use, and defaults for groups created by operators."""
 
     auto_create: bool = True
-    """Whether a group is created when a client first uses it. The default in front of a RocketMQ cluster is
-    `false`; its brokers may still create groups (`autoCreateSubscriptionGroup`)."""
+    """Whether a group is created when a client first uses it, as `TOOLS_CONSUMER`, that of readers without a
+    group, always is. The default in front of a RocketMQ cluster is `false`; its brokers may still create groups
+    (`autoCreateSubscriptionGroup`)."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No group is created on first use while this many exist."""
     max_attempts: Count = Field(default=17, ge=1, le=10_000)

@@ -22,7 +22,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import GroupConfig
-from popgate.naming import could_be_a_name, is_derived_topic
+from popgate.naming import TOOLS_GROUP, could_be_a_name, is_derived_topic
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.json_syntax.parts import as_object, table, texts
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 _SYSTEM_GROUPS = frozenset(
     {
-        "TOOLS_CONSUMER",
+        TOOLS_GROUP,
         "FILTERSRV_CONSUMER",
         "SELF_TEST_C_GROUP",
         "SELF_TEST_P_GROUP",

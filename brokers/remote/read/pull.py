@@ -33,13 +33,12 @@ from popgate.errors import (
 )
 from popgate.messages.stored_records import StoredRecords, held_bytes
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
-from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX, TOOLS_GROUP
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import host_text
 from popgate.wire.messages.records import Record, decode_record, decode_records, sender_host, sender_ms
 
-READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2
 _LONGEST_WAIT_S = 5.0
 """Of one request at the broker: it looks at the time every 5 s only, and not whether the topic is there."""
@@ -248,4 +247,4 @@ def _records(body: bytes, broker: str) -> Iterator[Record]:
 def _request(passing: Filter, most: int) -> dict[str, str]:
     """What is the same in every request of a pull. Only tags are a broker's own business: see above."""
     tags = not passing.everything and passing.kind is FilterKind.TAG
-    return pull_fields(READER_GROUP, passing.expression if tags else "*", most)
+    return pull_fields(TOOLS_GROUP, passing.expression if tags else "*", most)

@@ -16,10 +16,11 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.model import Bounds
+from popgate.naming import TOOLS_GROUP
 from popgate.pb import definition_pb2 as pb
 from popgate.pb import service_pb2 as rpc
 from popgate.pb.timestamp_pb2 import Timestamp
-from popgate.queue_client import TOOLS_GROUP, HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
+from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, PartlyStored, SparkSourceError
 from popgate.spark.grpc.connection import GrpcConnection
 from popgate.spark.grpc.messages import message_of, record_of

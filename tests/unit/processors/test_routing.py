@@ -94,6 +94,14 @@ async def test_an_unknown_group_is_not_found_where_groups_are_not_made(
     assert (await processor.settings(context, "writers")).max_attempts == 17
 
 
+async def test_the_group_of_tools_is_there_also_where_groups_are_not_made(
+    make_processor: Make, context: Context
+) -> None:
+    processor = make_processor(Limits(auto_create_groups=False))
+    assigned = await processor.assignments(context, "orders", "TOOLS_CONSUMER")
+    assert assigned.group.name == "TOOLS_CONSUMER"
+
+
 async def test_an_illegal_group_name_says_the_rule(processor: MessagingProcessor, context: Context) -> None:
     with pytest.raises(IllegalGroup, match="121 characters, the limit is 120"):
         await processor.assignments(context, "orders", "g" * 121)
