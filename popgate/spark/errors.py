@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from enum import Enum, unique
 
-from popgate.errors import shown
+from popgate.errors import GatewayError, shown
 
 
 @unique
@@ -40,6 +41,14 @@ class SparkSourceError(Exception):
 
     def __reduce__(self) -> tuple[type[SparkSourceError], tuple[Code, str]]:
         return SparkSourceError, (self.code, self.sentence)
+
+
+class PartlyStored(GatewayError):
+    """Some messages of a send are stored, those with these ids; the fault is that of another one."""
+
+    def __init__(self, error: GatewayError, message_ids: AbstractSet[str]) -> None:
+        super().__init__(error.sentence, error.known_as)
+        self.fault, self.retryable, self.message_ids = error.fault, error.retryable, message_ids
 
 
 def illegal_option(name: str, value: str, why: str) -> SparkSourceError:

@@ -1,8 +1,9 @@
 """One gRPC channel to one endpoint, used like a `popgate.blocking.BlockingConnection`.
 
 A connection belongs to one thread, and to the process that made it. Many calls may be under way: `start`
-begins one, `finish` waits for its answer. Every call has a deadline, which counts from its start. Failures
-are `GatewayError`; after BROKER_TIMEOUT and BROKER_UNAVAILABLE it is unknown whether the call was done.
+begins one, `finish` waits for its answer. Every wait has a deadline; that of a stream counts from its start.
+Failures are `GatewayError`; after BROKER_TIMEOUT and BROKER_UNAVAILABLE it is unknown whether the call was
+done.
 Sources: protocol facts 1.2, 1.3.
 """
 
@@ -163,11 +164,13 @@ class GrpcConnection:
 
     def start(self, method: str, request: Any) -> int:
         """Begin a call; returns the number for `finish` or `forget`. Raises BrokerUnavailable."""
-        return self._start(method, request, self._method(method, "unary_unary").future)
+        # It may have to wait for those before it: `finish` counts its own time.
+        within = self.timeout_s * (len(self._under_way) + 1)
+        return self._start(method, request, self._method(method, "unary_unary").future, within)
 
     def start_stream(self, method: str, request: Any) -> int:
         """As `start`, of a call with many answers, for `finish_stream`."""
-        return self._start(method, request, self._method(method, "unary_stream"))
+        return self._start(method, request, self._method(method, "unary_stream"), self.timeout_s)
 
     def request_of(self, number: int) -> Any:
         """The request of a call that is under way. Raises BrokerUnavailable, BadRequest (there is none)."""
@@ -181,8 +184,8 @@ class GrpcConnection:
 
         BrokerTimeout: the connection stays, and an answer that comes late is dropped.
         """
-        under_way = self._taken(number)
-        return self._waited(under_way, lambda: under_way.call.result(timeout=timeout_s))
+        under_way, within = self._taken(number), self.timeout_s if timeout_s is None else timeout_s
+        return self._waited(under_way, lambda: under_way.call.result(timeout=within))
 
     def finish_stream(self, number: int, *, most: int) -> list[Any]:
         """All answers, to the end of the stream. Raises as `finish`, also for a stream that breaks off, and
@@ -244,9 +247,9 @@ class GrpcConnection:
             )
         return method
 
-    def _start(self, method: str, request: Any, begin: Callable[..., Any]) -> int:
+    def _start(self, method: str, request: Any, begin: Callable[..., Any], within_s: float) -> int:
         self._check()
-        call = begin(request, timeout=self.timeout_s, metadata=self._metadata())
+        call = begin(request, timeout=within_s, metadata=self._metadata())
         self._number += 1
         self._under_way[self._number] = _Call(method, request, time.monotonic(), call)
         return self._number
@@ -310,4 +313,9 @@ def _channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
 def _authorities_of(context: ssl.SSLContext) -> bytes | None:
     """Those that this machine trusts, as the other transport does; None: those that gRPC brings along."""
     authorities = context.get_ca_certs(binary_form=True)
-    return "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode() or None
+    if authorities:
+        return "".join(map(ssl.DER_cert_to_PEM_cert, authorities)).encode()
+    # Where there is no file of all, as in Debian 12, OpenSSL looks into a folder when it needs one of them.
+    folder = ssl.get_default_verify_paths().capath
+    files = sorted(Path(folder).glob("*.[0-9]")) if folder else []
+    return b"".join(each.read_bytes() for each in files if each.is_file()) or None

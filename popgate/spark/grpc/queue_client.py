@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from popgate.errors import (
@@ -19,7 +21,7 @@ from popgate.pb import definition_pb2 as pb
 from popgate.pb import service_pb2 as rpc
 from popgate.pb.timestamp_pb2 import Timestamp
 from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.errors import Code, PartlyStored, SparkSourceError
 from popgate.spark.grpc.connection import GrpcConnection
 from popgate.spark.grpc.messages import message_of, record_of
 from popgate.spark.grpc.statuses import error_of
@@ -226,8 +228,8 @@ class GrpcQueueClient(QueueClient):
         return self.start_send(queue, messages, now_ms=now_ms, once=once)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
-        """Raises the fault of the first message that is not stored; others of them may be."""
-        count = len(self._grpc.request_of(opaque).messages)
+        """Raises the fault of a message that is not stored, as PartlyStored if others are."""
+        sent = [each.system_properties.message_id for each in self._grpc.request_of(opaque).messages]
         answer = self._grpc.finish(opaque, timeout_s=timeout_s)
         statuses = [entry.status for entry in answer.entries]
         if answer.status.code not in (pb.OK, pb.MULTIPLE_RESULTS):
@@ -235,11 +237,18 @@ class GrpcQueueClient(QueueClient):
         errors = [self._error(status, queue.topic) for status in statuses if status.code != pb.OK]
         if errors:
             # One that no repetition helps against counts first: the lot is not sent in vain.
-            raise min(errors, key=lambda error: error.retryable)
+            error = min(errors, key=lambda error: error.retryable)
+            if len(answer.entries) == len(sent):
+                good = [entry.status.code == pb.OK for entry in answer.entries]
+                # Of messages with one id nobody could tell which is stored.
+                stored = set(compress(sent, good)) - set(compress(sent, map(not_, good)))
+                error = PartlyStored(error, stored) if stored else error
+            raise error
         # RocketMQ's own proxy has one entry for all.
-        if len(answer.entries) not in (1, count):
+        if len(answer.entries) not in (1, len(sent)):
             raise Internal(
-                f"{self._grpc.endpoint} answered a send of {count} messages for {len(answer.entries)} of them"
+                f"{self._grpc.endpoint} answered a send of {len(sent)} messages"
+                f" for {len(answer.entries)} of them"
             )
         ids = tuple(entry.message_id for entry in answer.entries)
         return SendAnswer(ids, queue, answer.entries[0].offset)

@@ -145,7 +145,8 @@ class Records:
             for begin, end in zip(self._bodies.tolist(), self._body_ends.tolist(), strict=True)
         ]
         left = _LARGEST_BODIES
-        for row in np.flatnonzero(self._sys & COMPRESSED).tolist():
+        # An empty one is empty, whatever is said of it, as to all consumers.
+        for row in np.flatnonzero((self._sys & COMPRESSED) * (self._body_ends - self._bodies)).tolist():
             try:
                 bodies[row] = _unpacked(bodies[row], min(_LARGEST_BODY, left))
             except PeerWireError as error:

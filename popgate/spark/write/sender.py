@@ -19,7 +19,7 @@ from popgate.errors import (
 )
 from popgate.queue_client import HalfMessage, QueueClient, QueuePlace
 from popgate.spark.connections import PASSING, client_of
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.errors import Code, PartlyStored, SparkSourceError
 from popgate.spark.options.sink_options import SinkOptions
 from popgate.spark.write.lots import Lot, half_of, key_of
 from popgate.spark.write.outgoing_rows import Outgoing, PackedRows, illegal_row
@@ -297,6 +297,8 @@ class Sender:
             except GatewayError as error:
                 if not self._may_pass(error, lot) or lot.times > self._retries:
                     raise self._lost(error, lot) from error
+                if isinstance(error, PartlyStored):
+                    self._acknowledged += lot.leave_out(error.message_ids)
                 # What went by a connection that another one has replaced need not rest.
                 if lot.client is None or lot.client is self._client:
                     self._rest_after(error, lot.times)

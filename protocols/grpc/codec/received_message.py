@@ -130,7 +130,7 @@ def _topic(name: str, namespace: str) -> bytes:
 def _place(store_host: str, queue_id: int, attempt: int) -> bytes:
     """What the messages of one queue have alike: store host, queue, attempt."""
     encoded = _field(b"\x52", store_host.encode()) if store_host else b""
-    return encoded + b"\x68" + varint(queue_id) + b"\x80\x01" + varint(max(attempt, 1))
+    return encoded + b"\x68" + varint(queue_id) + b"\x80\x01" + varint(min(max(attempt, 1), _LARGEST_INT))
 
 
 @lru_cache(maxsize=1024)

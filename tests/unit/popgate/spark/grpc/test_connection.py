@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,20 @@ def test_an_answer_that_does_not_come_is_a_silence(scripted: Scripted) -> None:
         assert isinstance(told.value.__cause__, BrokerTimeout)
         assert client.connection.is_silent
         assert not client.connection.is_open
+
+
+def test_a_call_behind_others_has_the_time_of_these_too(scripted: Scripted) -> None:
+    """Over a slow line the last of many sends goes out when the others are there."""
+    scripted.answers["QueryOffset"] = [offset(1)]
+    scripted.answers["PullMessage"] = [pulled(7)]
+    with client_of(at(scripted.endpoint)) as client:
+        connection: Any = client.connection
+        calls = [connection.start("QueryOffset", rpc.QueryOffsetRequest()) for _ in range(3)]
+        calls.append(client.start_pull(QUEUE, 0, most=1))
+        left = [connection._under_way[number].call.time_remaining() for number in calls]
+        assert [round(seconds / PATIENCE_S) for seconds in left] == [1, 2, 3, 1]
+        for number in calls:
+            connection.forget(number)
 
 
 def test_a_gateway_that_goes_ends_the_connection_and_what_waits_there(scripted: Scripted) -> None:
@@ -271,6 +286,27 @@ async def test_tls_by_an_authority_with_a_certificate_of_its_own(town: Any, tmp_
     ):
         with pytest.raises(SparkSourceError, match="BROKER_UNAVAILABLE: no connection to"):
             await asked(at(gateway.address, **given), lambda client: client.maximums(queues))
+
+
+async def test_authorities_may_be_in_the_systems_folder(
+    town: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which Debian 12 has no file of all."""
+    papers, folder = Papers(tmp_path), tmp_path / "authorities"
+    gateway = await town.gateway(
+        listen="grpc://127.0.0.1:0?tls=true", certificate=Certificate(*papers.pair("gateway"))
+    )
+    await gateway.broker.create_topic(TopicConfig("t", read_queues=1, write_queues=1))
+    folder.mkdir()
+    (folder / "gone.0").symlink_to(tmp_path / "gone")
+    command = ["openssl", "x509", "-noout", "-hash", "-in", str(papers.authority)]
+    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    (folder / f"{name}.0").symlink_to(papers.authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    options = at(gateway.address, **{"rocketmq.client.tls": "true"})
+    queues = [QueuePlace("t", "popgate", 0)]
+    assert await asked(options, lambda client: client.maximums(queues)) == {queues[0]: 0}
 
 
 @pytest.mark.parametrize("namespaces", [False, True])

@@ -231,6 +231,7 @@ def test_compressed_bodies_are_unpacked_and_others_left_alone() -> None:
     plain = b"much of the same " * 100
     packed = compress_zlib(plain)
     assert column("body", record(body=packed, sys_flag=COMPRESSED), record(body=packed)) == [plain, packed]
+    assert column("body", record(body=b"", sys_flag=COMPRESSED)) == [b""]
 
 
 @pytest.mark.parametrize("compress", [compress_lz4, compress_zstd])

@@ -22,7 +22,7 @@ from popgate.errors import (
 )
 from popgate.model import Message, Permission, Queue
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.errors import Code, PartlyStored, SparkSourceError
 from popgate.spark.options.sink_options import SinkOptions, read_sink_options
 from popgate.spark.write.outgoing_rows import Outgoing, PackedRows
 from popgate.spark.write.sender import Sender
@@ -195,6 +195,14 @@ def test_a_row_that_is_larger_than_a_request_is_refused_by_its_number(column: st
     with pytest.raises(SparkSourceError, match=f"row 4 of partition 7: column {column} is too large") as told:
         gateway.write([*rows(0, 1), row], 7)
     assert told.value.code is Code.ILLEGAL_ROW
+
+
+def test_of_a_batch_that_is_stored_in_part_the_rest_is_sent_again() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}})
+    gateway.failures = [PartlyStored(BrokerBusy("busy"), {"1", "3"})]
+    told = [Outgoing(at, "t", b"%d" % at, b"UNIQ_KEY\x01%d\x02" % at, group="g") for at in range(5)]
+    assert gateway.write(told) == 5
+    assert [bodies for _, bodies in gateway.sends] == [[b"0", b"1", b"2", b"3", b"4"], [b"0", b"2", b"4"]]
 
 
 def test_so_many_batches_are_under_way_at_a_time() -> None:

@@ -260,6 +260,9 @@ def test_a_message_read_by_offset_says_how_often_it_was_sent_back() -> None:
     )
     # A delivery counts itself.
     assert message_out(stored(attempt=2, reconsume_times=5)).system_properties.delivery_attempt == 2
+    # As often as a producer says so.
+    most = stored(receipt="", attempt=0, reconsume_times=(1 << 31) - 1)
+    assert message_out(most).system_properties.delivery_attempt == (1 << 31) - 1
 
 
 def test_a_message_without_an_id_of_its_own_is_named_by_its_place() -> None:
