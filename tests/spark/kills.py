@@ -54,6 +54,8 @@ PORTION = 60
 ENDED = "(a query ended)"
 MOST_ENDED = 5
 MOST_AWAITED_S = 8.0
+CONNECTIONS = 16
+"""So many come to every process of a gateway, of which there is one for each core before a cluster."""
 LAST = 10_000_000
 """A message so late that all windows end."""
 STOP_SOON = ("--set", "stopping.lame_duck_s=0")
@@ -159,13 +161,14 @@ class Stage:
             broker.start()
         self.ends.append("broker")
 
-        def serves() -> bool:
+        def answers() -> bool:
             with contextlib.suppress(GatewayError), self.client() as client:
                 # A route may be one that the gateway remembers, the ends of queues are the broker's own.
                 return bool(client.maximums(client.queues(self.named(IN))))
             return False
 
-        wait_until(serves)
+        # Each process of the gateway has a link of its own to the broker, and a pause before it tries again.
+        wait_until(lambda: all(answers() for _ in range(CONNECTIONS)))
 
     @contextlib.contextmanager
     def client(self) -> Iterator[QueueClient]:
