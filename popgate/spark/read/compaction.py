@@ -47,9 +47,9 @@ def is_removed(
 ) -> bool:
     """Whether retention has removed what a pull passed over at this offset: its minimum comes to say so.
 
-    Retention begins with the oldest: while there is a message before this offset, it has removed nothing
-    behind it. So only a gap at the beginning of a queue is waited for. `now` is in seconds and never goes
-    back, `rest` takes seconds. Raises GatewayError.
+    Retention begins with the oldest of a broker's log: while there is a message before this offset, it has
+    removed nothing behind it. So only a gap at the beginning of a queue is waited for. `now` is in seconds
+    and never goes back, `rest` takes seconds. Raises GatewayError.
     """
     until = now() + _SHOWN_S
     while (minimum := client.minimums([queue])[queue]) <= offset:
