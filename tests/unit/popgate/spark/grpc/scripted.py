@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +12,7 @@ import grpc
 from popgate.pb import definition_pb2 as pb
 from popgate.pb import service_pb2 as rpc
 from popgate.queue_client import QueuePlace
+from tests.support.waiting import PATIENCE_S
 
 OK = pb.Status(code=pb.OK, message="OK")
 QUEUE = QueuePlace("t", "broker-a", 0)
@@ -27,6 +28,7 @@ class Scripted(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.answers: dict[str, list[Any]] = {"QueryOffset": [rpc.QueryOffsetResponse(status=OK)]}
         self.requests: list[tuple[str, Any, dict[str, str]]] = []
+        self._ended = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self])
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
@@ -36,7 +38,13 @@ class Scripted(grpc.GenericRpcHandler):
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
+        self._ended.set()
         self._server.stop(None).wait()
+
+    def hang(self, _request: Any) -> grpc.StatusCode:
+        """An answer that does not come as long as the server is there."""
+        self._ended.wait(PATIENCE_S)
+        return grpc.StatusCode.INTERNAL
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -71,16 +79,6 @@ def _given(answer: Any, context: grpc.ServicerContext) -> Any:
     if isinstance(answer, grpc.StatusCode):
         context.abort(answer, "as the test has it")
     return answer
-
-
-def hang(seconds: float) -> Callable[[Any], Any]:
-    """An answer that comes too late."""
-
-    def late(_request: Any) -> grpc.StatusCode:
-        time.sleep(seconds)
-        return grpc.StatusCode.INTERNAL
-
-    return late
 
 
 def message(offset: int, body: bytes = b"body") -> rpc.PullMessageResponse:

@@ -36,7 +36,7 @@ from popgate.spark.options.source_options import SourceOptions, read_source_opti
 from popgate.testing.papers import Papers
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S
-from tests.unit.popgate.spark.grpc.scripted import OK, QUEUE, Scripted, hang, pulled
+from tests.unit.popgate.spark.grpc.scripted import OK, QUEUE, Scripted, pulled
 
 T = TypeVar("T")
 
@@ -105,8 +105,8 @@ def test_of_several_endpoints_the_first_that_is_there_is_taken(scripted: Scripte
 
 
 def test_an_answer_that_does_not_come_is_a_silence(scripted: Scripted) -> None:
-    scripted.answers["QueryOffset"] = [hang(0.5)]
-    scripted.answers["PullMessage"] = [hang(0.5)]
+    scripted.answers["QueryOffset"] = [scripted.hang]
+    scripted.answers["PullMessage"] = [scripted.hang]
     options = at(scripted.endpoint, pullTimeoutMs="100")
     for ask in (ends, lambda client: client.pull(QUEUE, 0, most=1)):
         with pytest.raises(SparkSourceError) as told, client_of(options) as client:
@@ -132,7 +132,7 @@ def test_a_call_behind_others_has_the_time_of_these_too(scripted: Scripted) -> N
 
 def test_a_gateway_that_goes_ends_the_connection_and_what_waits_there(scripted: Scripted) -> None:
     scripted.answers["QueryOffset"] = [offset(1), offset(1), grpc.StatusCode.UNAVAILABLE]
-    scripted.answers["PullMessage"] = [hang(1)]
+    scripted.answers["PullMessage"] = [scripted.hang]
     with client_of(at(scripted.endpoint)) as client:
         assert ends(client) == {QUEUE: 1}
         number = client.start_pull(QUEUE, 0, most=1)
